@@ -50,6 +50,10 @@ class Model(Protocol):
     def n_ctx(self) -> int:
         """Context size of one sequence, in tokens."""
 
+    @property
+    def max_batch(self) -> int:
+        """The most tokens one call takes, over all requests."""
+
     def evaluate(self, requests: Sequence[Evaluate]) -> list[Logits]:
         """Run all requests in one call.
 

@@ -1,0 +1,240 @@
+"""Where draft tokens come from: a small model, or the conversation itself.
+
+A drafter proposes tokens with the distributions they were drawn from, and afterwards drops
+what was rejected. Proposing is a generator, so that its model calls can be run by whoever
+drives the loop (and shared between sequences).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from specchat.engine.events import Alternative
+from specchat.engine.model import Cache, Evaluate, Logits
+from specchat.engine.prefix import missing_chunks, reuse
+from specchat.engine.sampling import Chain, Constraint, Dist, one_hot
+
+T = TypeVar("T")
+Steps = Generator[Evaluate, Logits, T]
+KeepGoing = Callable[[int, float], bool]
+
+
+class CloneableConstraint(Constraint, Protocol):
+    """A grammar that can be advanced on a copy; see `llama.Grammar`."""
+
+    def accept(self, token: int) -> None: ...
+
+    def clone(self) -> CloneableConstraint: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Draft:
+    """Proposed tokens, each with the distribution it was drawn from and the drafter's
+    confidence in its best token (0..1). `steps` are (tokens evaluated, seconds) per draft
+    call. `alternatives` are filled on request, one tuple a token.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    dists: list[Dist] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    alternatives: list[tuple[Alternative, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """What the loop asks of a drafter: at most `length` tokens after `context`.
+
+    Drafting stops early where `keep_going(tokens so far, confidence in the next)` is false
+    or after an end-of-generation token. `recent` is the penalty window of the context.
+    """
+
+    context: Sequence[int]
+    recent: Sequence[int]
+    length: int
+    chain: Chain
+    keep_going: KeepGoing
+    rng: np.random.Generator
+    is_eog: Callable[[int], bool]
+    grammar: CloneableConstraint | None = None
+    alternatives: Callable[[Logits], tuple[Alternative, ...]] | None = None
+
+
+class Drafter(Protocol):
+    """One way to guess what the target will say."""
+
+    name: str
+
+    def begin(self, prompt: Sequence[int]) -> int:
+        """Start on a new prompt; returns how many of its tokens need no evaluation."""
+
+    def catch_up(self, context: Sequence[int]) -> Steps[None]:
+        """Evaluate what is missing of `context`, but for its last token."""
+
+    def strength(self, context: Sequence[int]) -> int:
+        """How good a proposal to expect: 0 none; lookup gives its match length."""
+
+    def propose(self, request: DraftRequest) -> Steps[Draft]:
+        """Guess the next tokens."""
+
+    def rewind(self, length: int) -> None:
+        """Only the first `length` tokens seen so far were kept."""
+
+
+class ModelDrafter:
+    """A draft model with its own KV cache, kept across rounds: only rejected tokens leave
+    it. After a fully accepted round the last draft token, never evaluated, goes into the
+    same call as the next step.
+    """
+
+    name = "draft"
+
+    def __init__(self, cache: Cache, n_vocab: int) -> None:
+        """`n_vocab` is the target's: padding ids beyond it are never proposed."""
+        self.cache = cache
+        self._n_vocab = n_vocab
+
+    def begin(self, prompt: Sequence[int]) -> int:
+        return reuse(self.cache, prompt)
+
+    def catch_up(self, context: Sequence[int]) -> Steps[None]:
+        for chunk in missing_chunks(self.cache, context):
+            yield Evaluate(self.cache, chunk, 0)
+
+    def strength(self, context: Sequence[int]) -> int:
+        return 1
+
+    def propose(self, request: DraftRequest) -> Steps[Draft]:
+        draft = Draft()
+        recent = list(request.recent)
+        yield from self.catch_up(request.context)
+        feed = list(request.context[len(self.cache.tokens) :])
+        grammar = request.grammar.clone() if request.grammar else None
+        try:
+            while True:
+                start = perf_counter()
+                rows = yield Evaluate(self.cache, feed, 1)
+                row = rows[0, : self._n_vocab]
+                dist, confidence = request.chain.draft_distribution(row, recent, grammar)
+                draft.steps.append((len(feed), perf_counter() - start))
+                if not request.keep_going(len(draft.tokens), confidence):
+                    break
+                token = dist.draw(request.rng.random())
+                draft.tokens.append(token)
+                draft.dists.append(dist)
+                draft.confidences.append(confidence)
+                if request.alternatives:
+                    draft.alternatives.append(request.alternatives(row))
+                if len(draft.tokens) == request.length or request.is_eog(token):
+                    break
+                recent.append(token)
+                feed = [token]
+                if grammar:
+                    grammar.accept(token)
+        finally:
+            if grammar:
+                grammar.close()
+        return draft
+
+    def rewind(self, length: int) -> None:
+        self.cache.truncate(min(length, len(self.cache.tokens)))
+
+
+class LookupDrafter:
+    """Prompt lookup: what followed the same n-gram earlier (Saxena 2023, "Prompt Lookup
+    Decoding"). No second model; good where the answer repeats its prompt. `corpus` is
+    extra text to look in, such as a predicted answer.
+    """
+
+    name = "lookup"
+    ngram = 2  # shortest match
+    longest = 16  # matches are not measured beyond this
+    candidates = 8  # earlier places compared for the longest match
+
+    def __init__(self, corpus: Sequence[int] = ()) -> None:
+        self._corpus = list(corpus)
+        self._text: list[int] = []
+        self._places: dict[tuple[int, ...], list[int]] = {}
+        self._match: tuple[int, int, int] = (-1, 0, 0)  # context length, place, match length
+
+    def begin(self, prompt: Sequence[int]) -> int:
+        self._text, self._places = [], {}
+        self._match = (-1, 0, 0)
+        self._add([*self._corpus, *prompt])
+        return len(prompt)
+
+    def catch_up(self, context: Sequence[int]) -> Steps[None]:
+        self._add(context[len(self._text) - len(self._corpus) :])
+        return
+        yield  # makes this a generator like any other drafter's
+
+    def strength(self, context: Sequence[int]) -> int:
+        """Length of the longest earlier match of the context's end, in tokens."""
+        self._add(context[len(self._text) - len(self._corpus) :])
+        if self._match[0] != len(context):
+            self._match = (len(context), *self._find())
+        return self._match[2]
+
+    def propose(self, request: DraftRequest) -> Steps[Draft]:
+        draft = Draft()
+        matched = self.strength(request.context)
+        place = self._match[1]
+        confidence = matched / self.longest
+        grammar = request.grammar.clone() if request.grammar else None
+        try:
+            for token in self._text[place : place + request.length] if matched else ():
+                if not request.keep_going(len(draft.tokens), confidence):
+                    break
+                if grammar:
+                    if not grammar.allowed(np.array([token], np.int32))[0]:
+                        break
+                    grammar.accept(token)
+                draft.tokens.append(token)
+                draft.dists.append(one_hot(token))
+                draft.confidences.append(confidence)
+                if request.is_eog(token):
+                    break
+        finally:
+            if grammar:
+                grammar.close()
+        if request.alternatives:
+            draft.alternatives = [()] * len(draft.tokens)
+        return draft
+        yield
+
+    def rewind(self, length: int) -> None:
+        """Nothing to drop: only kept tokens are ever added."""
+
+    def _add(self, tokens: Sequence[int]) -> None:
+        """Index `tokens`; the n-gram at the very end becomes findable with its successor."""
+        n = self.ngram
+        for token in tokens:
+            end = len(self._text)
+            if end >= n:
+                key = tuple(self._text[end - n : end])
+                self._places.setdefault(key, []).append(end)
+            self._text.append(token)
+
+    def _find(self) -> tuple[int, int]:
+        """Where to copy from and how long the match was: the longest, then the latest."""
+        text, n = self._text, self.ngram
+        places = self._places.get(tuple(text[-n:]), []) if len(text) >= n else []
+        best = (0, 0)
+        for place in reversed(places[-self.candidates :]):
+            length = n
+            while (
+                length < self.longest
+                and place - length > 0
+                and text[place - length - 1] == text[-length - 1]
+            ):
+                length += 1
+            if length > best[1]:
+                best = (place, length)
+        return best

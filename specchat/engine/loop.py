@@ -1,0 +1,350 @@
+"""The draft/verify loop: the whole of speculative decoding, for one sequence.
+
+Each round a drafter proposes a few tokens, the target evaluates them all in one call, and
+an acceptance rule keeps the first ones and supplies one more. `Generation.run` is a
+generator: it yields `Evaluate` requests, to be answered with logits, and events for the
+client. `drive` answers the requests one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from specchat.engine.drafters import CloneableConstraint, Draft, DraftRequest
+from specchat.engine.events import (
+    Alternative,
+    Event,
+    Finish,
+    FinishReason,
+    Kind,
+    Prefill,
+    Rejected,
+    Round,
+    Token,
+    Usage,
+)
+from specchat.engine.model import Cache, Evaluate, Logits
+from specchat.engine.policy import Outcome, Plan, Policy
+from specchat.engine.prefix import missing_chunks, reuse
+from specchat.engine.rules import Rule
+from specchat.engine.sampling import Chain, Dist, Row, largest, log_softmax_denominator
+from specchat.engine.text import TextStream
+from specchat.errors import BadRequestError, Cancelled, PromptTooLongError
+
+
+class Vocabulary(Protocol):
+    """What the loop needs to turn tokens into text; see `llama.Tokenizer`."""
+
+    def piece(self, token: int) -> bytes: ...
+
+    def is_eog(self, token: int) -> bool: ...
+
+
+@dataclass(slots=True)
+class Request:
+    """One answer to make: `prompt` are token ids; `max_tokens` None means until the model
+    or the context ends. `logprobs` is how many alternatives to report per token (None: no
+    log-probabilities). `cancelled` is asked between calls. The request owns `grammar`.
+    """
+
+    prompt: Sequence[int]
+    chain: Chain
+    rule: Rule
+    max_tokens: int | None = None
+    stops: Sequence[str] = ()
+    grammar: CloneableConstraint | None = None
+    logprobs: int | None = None
+    cancelled: Callable[[], bool] = lambda: False
+
+
+Steps = Generator[Evaluate | Event, Logits, None]
+
+
+class Generation:
+    """One answer being made. `context` is the prompt and all tokens emitted so far."""
+
+    def __init__(
+        self, request: Request, target: Cache, policy: Policy, vocabulary: Vocabulary
+    ) -> None:
+        """Raises BadRequestError for an empty prompt, PromptTooLongError."""
+        n_ctx = target.model.n_ctx
+        if not request.prompt:
+            raise BadRequestError("The prompt is empty: there is nothing to continue.", "prompt")
+        if len(request.prompt) >= n_ctx:
+            raise PromptTooLongError(len(request.prompt), n_ctx)
+        self.request, self.target, self.policy, self.vocabulary = (
+            request,
+            target,
+            policy,
+            vocabulary,
+        )
+        self.context = list(request.prompt)
+        self.usage = Usage(prompt_tokens=len(request.prompt))
+        self.reason: FinishReason | None = None
+        limit = n_ctx - len(request.prompt)
+        self._limit = limit if request.max_tokens is None else min(limit, request.max_tokens)
+        self._text = TextStream(request.stops)
+        self._ready: list[Token] = []  # tokens of this round whose text is certain
+        self._emitted = 0
+        self._rounds = 0
+        # Two streams, so that under `match` the answer does not depend on the draft.
+        seeds = np.random.SeedSequence(request.chain.params.seed).spawn(2)
+        self._rng, self._draft_rng = (np.random.default_rng(s) for s in seeds)
+
+    def run(self) -> Steps:
+        """Yields Evaluate requests and events, at last a Finish. Always leaves the caches
+        holding nothing but a beginning of `context`.
+        """
+        start = perf_counter()
+        started = start
+        try:
+            yield from self._prefill()
+            started = perf_counter()
+            if self._limit <= 0:
+                self.reason = FinishReason.LENGTH
+            while self.reason is None:
+                if self.request.cancelled():
+                    raise Cancelled("The answer was stopped.")
+                yield from self._round()
+        except Cancelled:
+            self.reason = FinishReason.CANCELLED
+        finally:
+            self._rewind()
+            if self.request.grammar:
+                self.request.grammar.close()
+        yield from self._text.finish()
+        assert self.reason is not None
+        now = perf_counter()
+        yield Finish(self.reason, self.usage, started - start, now - started, self._text.stopped)
+
+    def _prefill(self) -> Steps:
+        """Evaluate the prompt but for its last token, which the first round evaluates."""
+        prompt = self.context
+        cached = reuse(self.target, prompt)
+        self.policy.begin(prompt)
+        drafts = [drafter.begin(prompt) for drafter in self.policy.drafters]
+        self.usage = replace(
+            self.usage, cached_tokens=cached, draft_cached_tokens=max(drafts, default=0)
+        )
+        yield Prefill(cached, len(prompt), cached)
+        for chunk in missing_chunks(self.target, prompt):
+            if self.request.cancelled():
+                raise Cancelled("The answer was stopped.")
+            yield Evaluate(self.target, chunk, 0)
+            yield Prefill(len(self.target.tokens), len(prompt), cached)
+        for drafter in self.policy.drafters:
+            yield from drafter.catch_up(prompt)
+
+    def _round(self) -> Steps:
+        """One round: plan, draft, verify, judge, roll back."""
+        clock = [perf_counter()]
+        depth = len(self.context) - 1
+        plan = self.policy.plan(self.context, self._limit - self._emitted - 1)
+        draft = yield from self._draft(plan)
+        clock.append(perf_counter())
+
+        pending = self.context[len(self.target.tokens) :]
+        rows = yield Evaluate(self.target, pending + draft.tokens, len(draft.tokens) + 1)
+        clock.append(perf_counter())
+
+        self._ready.clear()
+        tokens, chances = self._judge(rows, draft)
+        clock.append(perf_counter())
+
+        self._rewind()
+        clock.append(perf_counter())
+        outcome = self._outcome(plan, draft, tokens, depth, clock)
+        self.policy.observe(Outcome(plan, draft, chances, outcome))
+        yield from self._ready
+        yield outcome
+
+    def _draft(self, plan: Plan) -> Generator[Evaluate, Logits, Draft]:
+        if plan.drafter is None or plan.length < 1:
+            return Draft()
+        request = self.request
+        return (
+            yield from plan.drafter.propose(
+                DraftRequest(
+                    context=self.context,
+                    recent=request.chain.recent(self.context),
+                    length=plan.length,
+                    chain=request.chain,
+                    keep_going=plan.keep_going,
+                    rng=self._draft_rng,
+                    is_eog=self.vocabulary.is_eog,
+                    grammar=request.grammar,
+                    alternatives=self._draft_alternatives if request.logprobs else None,
+                )
+            )
+        )
+
+    def _judge(self, rows: Logits, draft: Draft) -> tuple[list[Token], list[float]]:
+        """Accept draft tokens while the rule keeps them, then add one of the target's own.
+
+        `rows[i]` are the target's logits for draft position i, `rows[-1]` those after the
+        whole draft. Returns the tokens emitted and the acceptance chances of those judged.
+        """
+        request = self.request
+        recent = request.chain.recent(self.context)
+        tokens: list[Token] = []
+        chances: list[float] = []
+        for i, proposed in enumerate(draft.tokens):
+            p, q = request.chain.distribution(rows[i], recent, request.grammar), draft.dists[i]
+            verdict = request.rule.judge(p, proposed, q, self._rng)
+            chances.append(verdict.acceptance)
+            token = self._token(
+                verdict.token,
+                Kind.ACCEPTED if verdict.accepted else Kind.RESAMPLED,
+                p,
+                rows[i],
+                q=q.p(verdict.token),
+                acceptance=verdict.acceptance,
+                rejected=None if verdict.accepted else self._rejected(proposed, p, q),
+                draft_alternatives=draft.alternatives[i] if draft.alternatives else (),
+            )
+            tokens.append(token)
+            recent.append(token.id)
+            self._emit(token)
+            if not verdict.accepted or self.reason is not None:
+                return tokens, chances
+        p = request.chain.distribution(rows[-1], recent, request.grammar)
+        kind = Kind.BONUS if draft.tokens else Kind.PLAIN
+        token = self._token(p.draw(self._rng.random()), kind, p, rows[-1])
+        self._emit(token)
+        return [*tokens, token], chances
+
+    def _emit(self, token: Token) -> None:
+        """Append to the context and the text; note whether the answer ends here."""
+        self.context.append(token.id)
+        self._emitted += 1
+        if self.request.grammar:
+            self.request.grammar.accept(token.id)
+        self._ready += self._text.push(token, self.vocabulary.piece(token.id))
+        if self.vocabulary.is_eog(token.id) or self._text.stopped is not None:
+            self.reason = FinishReason.STOP
+        elif self._emitted >= self._limit:
+            self.reason = FinishReason.LENGTH
+
+    def _rewind(self) -> None:
+        """Roll the caches back to what was kept. The newest token is in none of them."""
+        length = len(self.context) - 1
+        self.target.truncate(min(length, len(self.target.tokens)))
+        for drafter in self.policy.drafters:
+            drafter.rewind(length)
+
+    # -- values for the client ------------------------------------------------------
+
+    def _outcome(
+        self,
+        plan: Plan,
+        draft: Draft,
+        tokens: Sequence[Token],
+        depth: int,
+        clock: Sequence[float],
+    ) -> Round:
+        kept = sum(1 for token in tokens if token.kind is Kind.ACCEPTED)
+        self.usage = replace(
+            self.usage,
+            completion_tokens=self._emitted,
+            drafted_tokens=self.usage.drafted_tokens + len(draft.tokens),
+            accepted_tokens=self.usage.accepted_tokens + kept,
+            target_calls=self.usage.target_calls + 1,
+        )
+        self._rounds += 1
+        drafted = tuple((t, self._readable(t)) for t in draft.tokens)
+        last = tokens[-1]
+        return Round(
+            index=self._rounds - 1,
+            drafter=plan.drafter.name if plan.drafter and drafted else "",
+            draft_length=len(drafted),
+            accepted=kept,
+            emitted=len(tokens),
+            depth=depth,
+            draft_seconds=clock[1] - clock[0],
+            verify_seconds=clock[2] - clock[1],
+            sample_seconds=clock[3] - clock[2],
+            total_seconds=clock[4] - clock[0],
+            draft_tokens=drafted,
+            rejected=drafted[kept:],
+            replacement=(
+                (last.id, self._readable(last.id)) if last.kind is Kind.RESAMPLED else None
+            ),
+            reason=plan.reason,
+        )
+
+    def _token(
+        self,
+        token: int,
+        kind: Kind,
+        p: Dist,
+        row: Row,
+        *,
+        q: float | None = None,
+        acceptance: float | None = None,
+        rejected: Rejected | None = None,
+        draft_alternatives: tuple[Alternative, ...] = (),
+    ) -> Token:
+        logprob: float | None = None
+        alternatives: tuple[Alternative, ...] = ()
+        if self.request.logprobs is not None:
+            denominator = log_softmax_denominator(row)
+            logprob = float(row[token]) - denominator
+            alternatives = self._alternatives(row, self.request.logprobs, denominator)
+        return Token(
+            id=token,
+            text="",
+            kind=kind,
+            text_kind=kind,
+            round=self._rounds,
+            p=p.p(token),
+            q=q,
+            acceptance=acceptance,
+            rejected=rejected,
+            logprob=logprob,
+            alternatives=alternatives,
+            draft_alternatives=draft_alternatives,
+        )
+
+    def _alternatives(self, row: Row, n: int, denominator: float) -> tuple[Alternative, ...]:
+        return tuple(
+            Alternative(int(i), self._readable(int(i)), float(row[i]) - denominator)
+            for i in (largest(row, n) if n else ())
+        )
+
+    def _draft_alternatives(self, row: Row) -> tuple[Alternative, ...]:
+        return self._alternatives(row, self.request.logprobs or 0, log_softmax_denominator(row))
+
+    def _rejected(self, token: int, p: Dist, q: Dist) -> Rejected:
+        return Rejected(token, self._readable(token), p.p(token), q.p(token))
+
+    def _readable(self, token: int) -> str:
+        return self.vocabulary.piece(token).decode("utf-8", "replace")
+
+
+def drive(steps: Steps) -> Iterator[Event]:
+    """Run one generation alone: answer each Evaluate with a call of its own.
+
+    Closing the iterator closes the generation, which rolls its caches back.
+    """
+    try:
+        item = next(steps)
+        while True:
+            if isinstance(item, Evaluate):
+                try:
+                    rows = item.cache.model.evaluate([item])[0]
+                except Cancelled as error:
+                    item = steps.throw(error)
+                else:
+                    item = steps.send(rows)
+            else:
+                yield item
+                item = next(steps)
+    except StopIteration:
+        return
+    finally:
+        steps.close()

@@ -1,0 +1,87 @@
+"""Who drafts and how far, decided anew each round. Here: the fixed choice.
+
+The cost-aware choice is in `controller.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specchat.engine.drafters import Draft, Drafter, KeepGoing
+from specchat.engine.events import Round
+
+
+def _always(_drafted: int, _confidence: float) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round's choice: `length` draft tokens from `drafter`, and why."""
+
+    drafter: Drafter | None
+    length: int
+    reason: str
+    keep_going: KeepGoing = _always
+
+
+PLAIN = Plan(None, 0, "no draft")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round taught. `acceptances` are the chances of the judged draft tokens, in
+    order: one for each accepted and one for the first refused.
+    """
+
+    plan: Plan
+    draft: Draft
+    acceptances: Sequence[float]
+    round: Round
+
+
+class Policy(Protocol):
+    """Chooses the drafter and the draft length of each round."""
+
+    drafters: Sequence[Drafter]
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """A new generation starts."""
+
+    def plan(self, context: Sequence[int], room: int) -> Plan:
+        """The next round's choice; `room` is the longest draft that fits."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a finished round."""
+
+
+class FixedLength:
+    """Always the same draft length; 0 is plain decoding.
+
+    With several drafters, lookup goes first where it matches at least `min_match` tokens,
+    for a long match is right more often than a small model.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], length: int, min_match: int = 4) -> None:
+        self.drafters = drafters if length else ()
+        self.length = length
+        self.min_match = min_match
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        pass
+
+    def plan(self, context: Sequence[int], room: int) -> Plan:
+        length = min(self.length, room)
+        if length < 1:
+            return PLAIN
+        for drafter in self.drafters:
+            strength = drafter.strength(context)
+            enough = 1 if drafter is self.drafters[-1] else self.min_match
+            if strength >= enough:
+                return Plan(drafter, length, f"fixed draft length {self.length}")
+        return PLAIN
+
+    def observe(self, outcome: Outcome) -> None:
+        pass
