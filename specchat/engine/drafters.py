@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -21,7 +22,17 @@ from specchat.engine.sampling import Chain, Constraint, Dist, one_hot
 
 T = TypeVar("T")
 Steps = Generator[Evaluate, Logits, T]
-KeepGoing = Callable[[int, float], bool]
+
+
+class Step(IntEnum):
+    """What to do with the next draft token, once its confidence is known."""
+
+    STOP = 0  # leave it out
+    LAST = 1  # take it, draft no more
+    MORE = 2  # take it and go on
+
+
+Judge = Callable[[int, float], Step]
 
 
 class CloneableConstraint(Constraint, Protocol):
@@ -52,15 +63,15 @@ class Draft:
 class DraftRequest:
     """What the loop asks of a drafter: at most `length` tokens after `context`.
 
-    Drafting stops early where `keep_going(tokens so far, confidence in the next)` is false
-    or after an end-of-generation token. `recent` is the penalty window of the context.
+    `worth(tokens so far, confidence in the next)` decides whether to take the next one; an
+    end-of-generation token is the last. `recent` is the penalty window of the context.
     """
 
     context: Sequence[int]
     recent: Sequence[int]
     length: int
     chain: Chain
-    keep_going: KeepGoing
+    worth: Judge
     rng: np.random.Generator
     is_eog: Callable[[int], bool]
     grammar: CloneableConstraint | None = None
@@ -105,14 +116,17 @@ class ModelDrafter:
         return reuse(self.cache, prompt)
 
     def catch_up(self, context: Sequence[int]) -> Steps[None]:
-        for chunk in missing_chunks(self.cache, context):
-            yield Evaluate(self.cache, chunk, 0)
+        if len(context) < self.cache.model.n_ctx:
+            for chunk in missing_chunks(self.cache, context):
+                yield Evaluate(self.cache, chunk, 0)
 
     def strength(self, context: Sequence[int]) -> int:
-        return 1
+        """1 while the context fits the draft's own, which may be the smaller one."""
+        return int(len(context) < self.cache.model.n_ctx)
 
     def propose(self, request: DraftRequest) -> Steps[Draft]:
         draft = Draft()
+        length = min(request.length, self.cache.model.n_ctx - len(request.context))
         recent = list(request.recent)
         yield from self.catch_up(request.context)
         feed = list(request.context[len(self.cache.tokens) :])
@@ -124,7 +138,8 @@ class ModelDrafter:
                 row = rows[0, : self._n_vocab]
                 dist, confidence = request.chain.draft_distribution(row, recent, grammar)
                 draft.steps.append((len(feed), perf_counter() - start))
-                if not request.keep_going(len(draft.tokens), confidence):
+                step = request.worth(len(draft.tokens), confidence)
+                if step is Step.STOP:
                     break
                 token = dist.draw(request.rng.random())
                 draft.tokens.append(token)
@@ -132,7 +147,8 @@ class ModelDrafter:
                 draft.confidences.append(confidence)
                 if request.alternatives:
                     draft.alternatives.append(request.alternatives(row))
-                if len(draft.tokens) == request.length or request.is_eog(token):
+                full = len(draft.tokens) == length
+                if full or step is Step.LAST or request.is_eog(token):
                     break
                 recent.append(token)
                 feed = [token]
@@ -186,11 +202,13 @@ class LookupDrafter:
         draft = Draft()
         matched = self.strength(request.context)
         place = self._match[1]
-        confidence = matched / self.longest
         grammar = request.grammar.clone() if request.grammar else None
         try:
             for token in self._text[place : place + request.length] if matched else ():
-                if not request.keep_going(len(draft.tokens), confidence):
+                # Each accepted token makes the match one longer.
+                confidence = min(1.0, (matched + len(draft.tokens)) / self.longest)
+                step = request.worth(len(draft.tokens), confidence)
+                if step is Step.STOP:
                     break
                 if grammar:
                     if not grammar.allowed(np.array([token], np.int32))[0]:
@@ -199,7 +217,7 @@ class LookupDrafter:
                 draft.tokens.append(token)
                 draft.dists.append(one_hot(token))
                 draft.confidences.append(confidence)
-                if request.is_eog(token):
+                if step is Step.LAST or request.is_eog(token):
                     break
         finally:
             if grammar:

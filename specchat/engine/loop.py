@@ -135,10 +135,13 @@ class Generation:
         for chunk in missing_chunks(self.target, prompt):
             if self.request.cancelled():
                 raise Cancelled("The answer was stopped.")
+            depth, start = len(self.target.tokens), perf_counter()
             yield Evaluate(self.target, chunk, 0)
+            self.policy.prefilled(len(chunk), depth, perf_counter() - start)
             yield Prefill(len(self.target.tokens), len(prompt), cached)
         for drafter in self.policy.drafters:
-            yield from drafter.catch_up(prompt)
+            if self.policy.wants(drafter):
+                yield from drafter.catch_up(prompt)
 
     def _round(self) -> Steps:
         """One round: plan, draft, verify, judge, roll back."""
@@ -174,7 +177,7 @@ class Generation:
                     recent=request.chain.recent(self.context),
                     length=plan.length,
                     chain=request.chain,
-                    keep_going=plan.keep_going,
+                    worth=plan.worth,
                     rng=self._draft_rng,
                     is_eog=self.vocabulary.is_eog,
                     grammar=request.grammar,

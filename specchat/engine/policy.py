@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specchat.engine.drafters import Draft, Drafter, KeepGoing
+from specchat.engine.drafters import Draft, Drafter, Judge, Step
 from specchat.engine.events import Round
 
 
-def _always(_drafted: int, _confidence: float) -> bool:
-    return True
+def _always(_drafted: int, _confidence: float) -> Step:
+    return Step.MORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Plan:
     drafter: Drafter | None
     length: int
     reason: str
-    keep_going: KeepGoing = _always
+    worth: Judge = _always
 
 
 PLAIN = Plan(None, 0, "no draft")
@@ -52,6 +52,12 @@ class Policy(Protocol):
 
     def plan(self, context: Sequence[int], room: int) -> Plan:
         """The next round's choice; `room` is the longest draft that fits."""
+
+    def wants(self, drafter: Drafter) -> bool:
+        """Whether `drafter` should read the prompt now, not only when first asked."""
+
+    def prefilled(self, tokens: int, depth: int, seconds: float) -> None:
+        """The target evaluated `tokens` prompt tokens on top of `depth` in `seconds`."""
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a finished round."""
@@ -82,6 +88,12 @@ class FixedLength:
             if strength >= enough:
                 return Plan(drafter, length, f"fixed draft length {self.length}")
         return PLAIN
+
+    def wants(self, drafter: Drafter) -> bool:
+        return True
+
+    def prefilled(self, tokens: int, depth: int, seconds: float) -> None:
+        pass
 
     def observe(self, outcome: Outcome) -> None:
         pass

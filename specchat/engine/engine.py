@@ -1,0 +1,237 @@
+"""A loaded target with its drafters, ready to answer: what every client talks to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from specchat.engine.drafters import Drafter, LookupDrafter, ModelDrafter
+from specchat.engine.events import Event
+from specchat.engine.grammar import gbnf_from_schema
+from specchat.engine.header import Header, read_header
+from specchat.engine.llama import Grammar, LlamaModel, ModelOptions
+from specchat.engine.loop import Generation, Request, drive
+from specchat.engine.messages import Message
+from specchat.engine.pairing import require_pair
+from specchat.engine.policy import FixedLength, Policy
+from specchat.engine.rules import make_rule
+from specchat.engine.sampling import Chain, SamplingParams
+from specchat.engine.template import ChatTemplate
+from specchat.errors import BadRequestError
+
+MAX_DRAFT_LENGTH = 16
+DRAFTERS = ("draft", "lookup", "both", "none")
+
+LoadProgress = Callable[[str, float], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to answer. `draft_length` None lets the controller choose; 0 is plain decoding.
+    `drafter` is one of `DRAFTERS`. `grammar` is GBNF; `schema` a JSON schema; at most one
+    of the two. `logprobs` is the number of alternatives to report per token.
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    rule: str = "exact"
+    tau: float = 0.5
+    draft_length: int | None = None
+    drafter: str = "both"
+    max_tokens: int | None = None
+    stops: tuple[str, ...] = ()
+    grammar: str | None = None
+    schema: Mapping[str, Any] | None = None
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises BadRequestError naming the field."""
+        if self.draft_length is not None and not 0 <= self.draft_length <= MAX_DRAFT_LENGTH:
+            raise BadRequestError(
+                f"draft_length must be auto or 0 to {MAX_DRAFT_LENGTH}, not {self.draft_length}.",
+                "draft_length",
+            )
+        if self.drafter not in DRAFTERS:
+            raise BadRequestError(
+                f"There is no drafter {self.drafter!r}; choose from {', '.join(DRAFTERS)}.",
+                "drafter",
+            )
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise BadRequestError(
+                f"max_tokens must not be negative: {self.max_tokens}.", "max_tokens"
+            )
+        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
+            raise BadRequestError(f"logprobs must be 0 to 100, not {self.logprobs}.", "logprobs")
+        if self.grammar is not None and self.schema is not None:
+            raise BadRequestError("Give a grammar or a JSON schema, not both.", "grammar")
+        make_rule(self.rule, self.tau)
+
+
+class Cancel:
+    """Stops one answer from any thread: between calls, and inside a CPU call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._set = False
+        self._models: Sequence[LlamaModel] = ()
+
+    def set(self) -> None:
+        with self._lock:
+            self._set = True
+            for model in self._models:
+                model.abort()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def attach(self, models: Sequence[LlamaModel]) -> None:
+        """While attached, `set` also aborts the running call of `models`."""
+        with self._lock:
+            for model in self._models:
+                model.abort(False)
+            self._models = models
+            if self._set:
+                for model in models:
+                    model.abort()
+
+
+class Engine:
+    """One target, with or without a draft. Owned by one thread, but for `Cancel.set`.
+
+    `refusal` says why this target cannot speculate ("" when it can).
+    """
+
+    def __init__(
+        self,
+        target: LlamaModel,
+        draft: LlamaModel | None = None,
+        header: Header | None = None,
+        template: str | None = None,
+    ) -> None:
+        self.target, self.draft, self.header = target, draft, header
+        tokenizer = target.tokenizer
+        source = template if template is not None else (header.chat_template if header else None)
+        self.template = ChatTemplate(source, tokenizer)
+        self.refusal = target.rollback_reason
+        self._cache = target.new_cache()
+        self._model_drafter: ModelDrafter | None = None
+        if draft is not None:
+            self.refusal = self.refusal or draft.rollback_reason
+            self._model_drafter = ModelDrafter(draft.new_cache(), target.n_vocab)
+
+    @classmethod
+    def load(
+        cls,
+        target: str | Path,
+        draft: str | Path | None = None,
+        *,
+        options: ModelOptions | None = None,
+        draft_options: ModelOptions | None = None,
+        template: str | None = None,
+        progress: LoadProgress | None = None,
+    ) -> Engine:
+        """Check both headers and vocabularies, then load weights.
+
+        `progress` gets "target" or "draft" and a share 0..1, and returns False to cancel.
+        `template` replaces the GGUF's chat template. Raises ModelFileError,
+        PairMismatchError, ModelLoadError, LoadCancelled.
+        """
+        options = options or ModelOptions()
+        header = read_header(Path(target))
+        draft_header = read_header(Path(draft)) if draft is not None else None
+        if draft_header is not None:
+            require_pair(header, draft_header)
+
+        def report(stage: str) -> Callable[[float], bool] | None:
+            return (lambda share: progress(stage, share)) if progress else None
+
+        big = LlamaModel.load(header.path, options, progress=report("target"))
+        small = None
+        try:
+            if draft_header is not None:
+                draft_options = replace(draft_options or options, n_ctx=big.n_ctx)
+                if draft_options is not None and draft_options.lora == options.lora:
+                    draft_options = replace(draft_options, lora=())  # made for the target
+                small = LlamaModel.load(draft_header.path, draft_options, progress=report("draft"))
+            return cls(big, small, header, template)
+        except BaseException:
+            big.close()
+            if small is not None:
+                small.close()
+            raise
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        settings: Settings | None = None,
+        cancel: Cancel | None = None,
+        *,
+        continue_final: bool = False,
+    ) -> Iterator[Event]:
+        """Answer a conversation; see `generate`. `continue_final` goes on with the last
+        message instead of answering it.
+        """
+        prompt = self.template.tokens(
+            messages, add_generation_prompt=not continue_final, continue_final=continue_final
+        )
+        return self.generate(prompt, settings, cancel)
+
+    def generate(
+        self, prompt: Sequence[int], settings: Settings | None = None, cancel: Cancel | None = None
+    ) -> Iterator[Event]:
+        """Continue `prompt` (token ids). Everything wrong with the request is raised here,
+        before the first event. Closing the iterator stops the answer.
+        """
+        settings, cancel = settings or Settings(), cancel or Cancel()
+        tokenizer = self.target.tokenizer
+        source = gbnf_from_schema(settings.schema) if settings.schema else settings.grammar
+        chain = Chain(settings.sampling, self.target.n_vocab)
+        rule = make_rule(settings.rule, settings.tau)
+        request = Request(
+            prompt=prompt,
+            chain=chain,
+            rule=rule,
+            max_tokens=settings.max_tokens,
+            stops=settings.stops,
+            grammar=Grammar(tokenizer, source) if source is not None else None,
+            logprobs=settings.logprobs,
+            cancelled=cancel.is_set,
+        )
+        generation = Generation(request, self._cache, self._policy(settings), tokenizer)
+        return self._attached(generation, cancel)
+
+    def _attached(self, generation: Generation, cancel: Cancel) -> Iterator[Event]:
+        cancel.attach([m for m in (self.target, self.draft) if m is not None])
+        try:
+            yield from drive(generation.run())
+        finally:
+            cancel.attach([])
+
+    def drafters(self, which: str) -> list[Drafter]:
+        """The drafters that `which` names and this engine has; lookup first."""
+        chosen: list[Drafter] = []
+        if self.refusal or which == "none":
+            return chosen
+        if which in ("lookup", "both"):
+            chosen.append(LookupDrafter())
+        if which in ("draft", "both") and self._model_drafter is not None:
+            chosen.append(self._model_drafter)
+        return chosen
+
+    def _policy(self, settings: Settings) -> Policy:
+        length = 4 if settings.draft_length is None else settings.draft_length
+        return FixedLength(self.drafters(settings.drafter), length)
+
+    def close(self) -> None:
+        """Free both models; safe to call twice."""
+        self.target.close()
+        if self.draft is not None:
+            self.draft.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
