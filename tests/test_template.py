@@ -508,7 +508,7 @@ def grow(expression: str, start: str, end: str = "") -> str:
 BOMBS = {
     "output": repeat(100000, repeat(100000, "a" * 40)),
     "silent loop": repeat(100000, repeat(100000, "")),
-    "quiet loop": "{% set l = range(10000) | list %}"
+    "quiet loop": "{% set l = range(100000) | list %}"
     + repeat(1, "{% for a in l %}{% for b in l %}{% endfor %}{% endfor %}"),
     "filtered loop": repeat(100000, "{% for j in range(100000) if false %}{% endfor %}"),
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
