@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specchat.engine.calibration import Calibration
+from specchat.engine.controller import Controller
 from specchat.engine.drafters import Drafter, LookupDrafter, ModelDrafter
 from specchat.engine.events import Event
 from specchat.engine.grammar import gbnf_from_schema
@@ -19,6 +21,7 @@ from specchat.engine.pairing import require_pair
 from specchat.engine.policy import FixedLength, Policy
 from specchat.engine.rules import make_rule
 from specchat.engine.sampling import Chain, SamplingParams
+from specchat.engine.stats import Stats
 from specchat.engine.template import ChatTemplate
 from specchat.errors import BadRequestError
 
@@ -120,6 +123,7 @@ class Engine:
         if draft is not None:
             self.refusal = self.refusal or draft.rollback_reason
             self._model_drafter = ModelDrafter(draft.new_cache(), target.n_vocab)
+        self._calibration: Calibration | None = None
 
     @classmethod
     def load(
@@ -220,12 +224,39 @@ class Engine:
             chosen.append(self._model_drafter)
         return chosen
 
+    @property
+    def calibration(self) -> Calibration:
+        """Cost curves and acceptance; measured (under a second) when first asked for."""
+        if self._calibration is None:
+            self._calibration = Calibration(self.target, self.draft, MAX_DRAFT_LENGTH)
+            draft = self._model_drafter.cache if self._model_drafter else None
+            for cache in (self._cache, draft):
+                if cache is not None:
+                    cache.truncate(0)
+            self._calibration.measure(self._cache, draft)
+        return self._calibration
+
+    def stats(self) -> Stats:
+        """Figures for the next answer, with the measured baseline if there is one."""
+        if self._calibration is None:
+            return Stats()
+        costs = self._calibration.costs
+        return Stats(lambda depth: costs.at(depth, 1).plain, lambda: costs.target.spread(1))
+
     def _policy(self, settings: Settings) -> Policy:
-        length = 4 if settings.draft_length is None else settings.draft_length
-        return FixedLength(self.drafters(settings.drafter), length)
+        drafters = self.drafters(settings.drafter)
+        if settings.draft_length is not None:
+            costs = self._calibration.costs if self._calibration else None
+            return FixedLength(drafters, settings.draft_length, costs=costs)
+        temperature = settings.sampling.temperature
+        memory = self.calibration.acceptance(f"{settings.rule}|{temperature:.1f}")
+        return Controller(drafters, self.calibration.costs, memory, MAX_DRAFT_LENGTH, self.refusal)
 
     def close(self) -> None:
-        """Free both models; safe to call twice."""
+        """Keep what was measured and free both models; safe to call twice."""
+        if self._calibration is not None:
+            self._calibration.save()
+            self._calibration = None
         self.target.close()
         if self.draft is not None:
             self.draft.close()

@@ -142,6 +142,7 @@ class Generation:
         for drafter in self.policy.drafters:
             if self.policy.wants(drafter):
                 yield from drafter.catch_up(prompt)
+        yield from self.policy.calibrate(self.target)
 
     def _round(self) -> Steps:
         """One round: plan, draft, verify, judge, roll back."""

@@ -5,12 +5,14 @@ The cost-aware choice is in `controller.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specchat.engine.costs import PairCosts
 from specchat.engine.drafters import Draft, Drafter, Judge, Step
 from specchat.engine.events import Round
+from specchat.engine.model import Cache, Evaluate, Logits
 
 
 def _always(_drafted: int, _confidence: float) -> Step:
@@ -59,6 +61,9 @@ class Policy(Protocol):
     def prefilled(self, tokens: int, depth: int, seconds: float) -> None:
         """The target evaluated `tokens` prompt tokens on top of `depth` in `seconds`."""
 
+    def calibrate(self, target: Cache) -> Generator[Evaluate, Logits, None]:
+        """Measure the target's calls at the prompt's depth, if that is worth the time."""
+
     def observe(self, outcome: Outcome) -> None:
         """Learn from a finished round."""
 
@@ -70,8 +75,16 @@ class FixedLength:
     for a long match is right more often than a small model.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], length: int, min_match: int = 4) -> None:
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        length: int,
+        min_match: int = 4,
+        costs: PairCosts | None = None,
+    ) -> None:
+        """`costs` learns from the rounds, so that the baseline stays measured."""
         self.drafters = drafters if length else ()
+        self.costs = costs or PairCosts()
         self.length = length
         self.min_match = min_match
 
@@ -95,5 +108,9 @@ class FixedLength:
     def prefilled(self, tokens: int, depth: int, seconds: float) -> None:
         pass
 
+    def calibrate(self, target: Cache) -> Generator[Evaluate, Logits, None]:
+        return
+        yield
+
     def observe(self, outcome: Outcome) -> None:
-        pass
+        self.costs.observe(outcome.round, outcome.draft.steps)

@@ -1,0 +1,124 @@
+"""Cost curves and acceptance of a pair, kept in the user's cache between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from specchat.engine.acceptance import Acceptance
+from specchat.engine.controller import restore
+from specchat.engine.costs import Curve, PairCosts, measure
+from specchat.engine.llama import LlamaModel, ModelOptions, default_threads
+from specchat.engine.loop import drive
+from specchat.engine.model import Cache
+
+VERSION = 1  # of the file; another version is measured anew
+_BUDGET = 0.8  # seconds for a target that was never measured
+_CHECK_BUDGET = 0.1  # seconds to see how fast the machine is today
+
+log = logging.getLogger(__name__)
+
+Memory = dict[str, dict[str, Acceptance]]  # by sampling key, then by drafter
+
+
+class Calibration:
+    """What is known of a pair: `costs`, and `memory` of acceptance by sampling key."""
+
+    def __init__(self, target: LlamaModel, draft: LlamaModel | None, longest: int) -> None:
+        """Reads the cache; a missing, foreign or damaged file just means measuring anew."""
+        self.longest = longest
+        self.path = _folder() / f"{_key(target, draft)}.json"
+        self.costs = PairCosts()
+        self.memory: Memory = {}
+        try:
+            self._read(json.loads(self.path.read_text()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("ignoring %s: %s", self.path, error)
+            self.costs, self.memory = PairCosts(), {}
+
+    def measure(self, target: Cache, draft: Cache | None) -> None:
+        """Measure both models, in under a second; only a check where the curve is known.
+
+        Caches must be empty.
+        """
+        known = bool(self.costs.target)
+        curve = Curve() if known else self.costs.target
+        lengths = {"lengths": (1, 5)} if known else {}
+        for _ in drive(measure(target, curve, _CHECK_BUDGET if known else _BUDGET, **lengths)):
+            pass
+        if known:
+            for n, times in curve.points.get(0, {}).items():
+                self.costs.target.observe(n, 0, min(times))
+        if draft is not None:
+            for _ in drive(measure(draft, self.costs.draft, _CHECK_BUDGET, (1, 1, 1, 2))):
+                pass
+
+    def acceptance(self, key: str) -> dict[str, Acceptance]:
+        """Estimates by drafter name under a rule and temperature, named by `key`."""
+        return self.memory.setdefault(key, {})
+
+    def save(self) -> None:
+        """Write atomically; a read-only cache folder is no error."""
+        state = {
+            "version": VERSION,
+            "target": self.costs.target.points,
+            "draft": self.costs.draft.points,
+            "overhead": self.costs.overhead,
+            "acceptance": {
+                key: {name: a.state() for name, a in by_name.items()}
+                for key, by_name in self.memory.items()
+            },
+        }
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(state))
+            temporary.replace(self.path)
+        except OSError as error:
+            log.warning("cannot keep the calibration: %s", error)
+
+    def _read(self, state: Mapping[str, Any]) -> None:
+        if state["version"] != VERSION:
+            return
+        self.costs = PairCosts(
+            _curve(state["target"]), _curve(state["draft"]), float(state["overhead"])
+        )
+        for key, by_name in state["acceptance"].items():
+            restore(self.acceptance(key), by_name, self.longest)
+
+
+def _curve(points: Mapping[str, Mapping[str, list[float]]]) -> Curve:
+    return Curve(
+        {
+            int(depth): {int(n): [float(t) for t in times if t > 0] for n, times in row.items()}
+            for depth, row in points.items()
+        }
+    )
+
+
+def _folder() -> Path:
+    return Path(platformdirs.user_cache_dir("specchat")) / "calibration"
+
+
+def _key(target: LlamaModel, draft: LlamaModel | None) -> str:
+    """Names the files, settings and threads that the measurements hold for."""
+    parts = [_identity(target.path, target.options)]
+    if draft is not None:
+        parts.append(_identity(draft.path, draft.options))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _identity(path: Path, options: ModelOptions) -> list[Any]:
+    file = path.stat()
+    settings = asdict(options) | {"n_ctx": 0, "threads": options.threads or default_threads()}
+    return [path.name, file.st_size, int(file.st_mtime), settings]

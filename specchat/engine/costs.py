@@ -1,0 +1,210 @@
+"""What a model call costs: measured at load, at real depths, and corrected while running.
+
+Verification is not free and its cost curve is lumpy (eight tokens may cost no more than
+six), so it is measured token count by token count instead of being modelled.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from specchat.engine.events import Round
+from specchat.engine.model import Cache, Evaluate, Logits
+from specchat.engine.sampling import Floats
+
+# Most informative first: a short budget still brackets the useful draft lengths.
+LENGTHS = (1, 5, 3, 9, 2, 4, 7, 6, 8, 13, 17)
+_RECENT = 32  # observations that tell how fast the machine is just now
+_LOCAL = 9  # observations kept per token count
+_STALE = 64  # rounds after which a token count's own correction has lost half its weight
+
+
+class Curve:
+    """Seconds of one call of one model, by tokens in the call and depth of its cache.
+
+    Measured points are interpolated over token count and depth. Live observations enter
+    as ratios to the measured curve: a common one (the machine's present speed) and one per
+    token count that was seen lately. Medians keep out the spikes of a shared machine.
+    """
+
+    def __init__(self, points: Mapping[int, Mapping[int, list[float]]] | None = None) -> None:
+        """`points` maps depth to token count to measured seconds."""
+        self.points: dict[int, dict[int, list[float]]] = {
+            depth: {n: list(times) for n, times in row.items()}
+            for depth, row in (points or {}).items()
+        }
+        self._common: deque[float] = deque(maxlen=_RECENT)
+        self._own: dict[int, deque[float]] = {}
+        self._seen: dict[int, int] = {}
+        self._observations = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.points)
+
+    def add(self, depth: int, n: int, seconds: float) -> None:
+        """A measurement: `n` tokens in one call on a cache of `depth` tokens."""
+        times = self.points.setdefault(depth, {}).setdefault(n, [])
+        times.append(seconds)
+        del times[:-5]
+
+    def observe(self, n: int, depth: int, seconds: float) -> None:
+        """A live call, which corrects the curve."""
+        if not self.points:
+            self.add(depth, n, seconds)
+            return
+        ratio = seconds / float(self._measured(np.array([n]), depth)[0])
+        self._observations += 1
+        self._common.append(ratio)
+        self._own.setdefault(n, deque(maxlen=_LOCAL)).append(ratio)
+        self._seen[n] = self._observations
+
+    def table(self, longest: int, depth: int) -> Floats:
+        """Seconds for 1..`longest` tokens at `depth`: float64, shape (longest,)."""
+        seconds = self._measured(np.arange(1, longest + 1), depth)
+        common = statistics.median(self._common) if self._common else 1.0
+        ratios = np.full(longest, common)
+        for n, own in self._own.items():
+            if n <= longest:
+                age = self._observations - self._seen[n]
+                weight = min(1.0, len(own) / 5) * 0.5 ** (age / _STALE)
+                ratios[n - 1] += weight * (statistics.median(own) - common)
+        return np.asarray(seconds * ratios, np.float64)
+
+    def seconds(self, n: int, depth: int) -> float:
+        return float(self.table(n, depth)[n - 1])
+
+    def spread(self, n: int) -> float:
+        """Relative standard error of the time for `n` tokens, from live observations."""
+        own = self._own.get(n, ())
+        if len(own) < 2:
+            return 0.05
+        middle = statistics.median(own)
+        deviation = statistics.median(abs(r - middle) for r in own)
+        return float(1.48 * deviation / middle / len(own) ** 0.5)  # 1.48·MAD estimates σ
+
+    def _measured(self, counts: np.ndarray, depth: int) -> Floats:
+        depths = sorted(self.points)
+        above = [d for d in depths if d >= depth]
+        below = [d for d in depths if d <= depth]
+        if not below or not above:  # outside: the nearest measured depth
+            return self._row((above or below)[0 if above else -1], counts)
+        low, high = below[-1], above[0]
+        if low == high:
+            return self._row(low, counts)
+        share = (depth - low) / (high - low)
+        return (1 - share) * self._row(low, counts) + share * self._row(high, counts)
+
+    def _row(self, depth: int, counts: np.ndarray) -> Floats:
+        """Interpolated over token count; beyond the last point its last slope goes on."""
+        known = sorted(self.points[depth])
+        times = [statistics.median_low(self.points[depth][n]) for n in known]
+        seconds = np.interp(counts, known, times)
+        if len(known) > 1:
+            slope = max(0.0, (times[-1] - times[-2]) / (known[-1] - known[-2]))
+        else:
+            slope = 0.5 * times[0] / known[0]  # a guess until a second point is measured
+        return np.asarray(seconds + slope * np.maximum(0, counts - known[-1]), np.float64)
+
+
+def measure(
+    cache: Cache, curve: Curve, budget: float, lengths: Iterable[int] = LENGTHS
+) -> Generator[Evaluate, Logits, None]:
+    """Time calls of several token counts at the cache's present depth, for `budget` seconds
+    at most (the first count is always timed); leaves the cache as it was.
+    """
+    depth = len(cache.tokens)
+    token = cache.tokens[-1] if cache.tokens else 0
+    spent, slowest = 0.0, 0.0
+    for attempt, n in enumerate([1, *lengths]):
+        if depth + n >= cache.model.n_ctx or n > cache.model.max_batch:
+            continue
+        if attempt > 1 and spent + slowest > budget:
+            break
+        start = perf_counter()
+        yield Evaluate(cache, [token] * n, n)
+        seconds = perf_counter() - start
+        cache.truncate(depth)
+        spent += perf_counter() - start
+        slowest = max(slowest, seconds)
+        if attempt:  # the very first call warms up
+            curve.add(depth, n, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds at one depth: `verify[n - 1]` of a target call with n tokens (shape (K + 1,)),
+    of one draft step, and of what a round costs besides.
+    """
+
+    verify: Floats
+    draft_step: float
+    overhead: float
+
+    @property
+    def plain(self) -> float:
+        """Seconds per token without a draft."""
+        return float(self.verify[0]) + self.overhead
+
+
+@dataclass(slots=True)
+class PairCosts:
+    """Cost curves of a target and its draft (empty without one), shared by conversations."""
+
+    target: Curve = field(default_factory=Curve)
+    draft: Curve = field(default_factory=Curve)
+    overhead: float = 2e-4  # seconds of a round outside model calls, kept up to date
+
+    def at(self, depth: int, longest: int) -> Costs:
+        """Costs at a context depth for draft lengths up to `longest`."""
+        step = self.draft.seconds(1, depth) if self.draft else 0.0
+        return Costs(self.target.table(longest + 1, depth), step, self.overhead)
+
+    def observe(self, round_: Round, steps: Sequence[tuple[int, float]]) -> None:
+        """Learn from a round and its draft calls (tokens evaluated, seconds)."""
+        if round_.index:  # an answer's first call may follow an idle time or a prefill
+            self.target.observe(round_.draft_length + 1, round_.depth, round_.verify_seconds)
+        for fed, seconds in steps:
+            if fed == 1:
+                self.draft.observe(1, round_.depth, seconds)
+        rest = round_.total_seconds - round_.draft_seconds - round_.verify_seconds
+        self.overhead += 0.1 * (min(rest, 4 * self.overhead) - self.overhead)
+
+
+def tokens_per_call(acceptances: Floats) -> Floats:
+    """Expected tokens of a round by draft length 0..K: 1 + Σᵢ Πⱼ≤ᵢ aⱼ, where aⱼ is the
+    chance that draft position j is accepted given the earlier ones were (Leviathan et al.
+    2022, equation 1, for acceptances that differ by position).
+    """
+    return np.concatenate([[1.0], 1.0 + np.cumsum(np.cumprod(acceptances))])
+
+
+def rates(acceptances: Floats, verify: Floats, draft_step: float, overhead: float) -> Floats:
+    """Tokens per second by fixed draft length 0..K.
+
+    `verify[n - 1]` are the seconds of a target call with n tokens, shape (K + 1,).
+    """
+    lengths = np.arange(len(acceptances) + 1)
+    return tokens_per_call(acceptances) / (verify + lengths * draft_step + overhead)
+
+
+def break_even(length: int, verify: Floats, draft_step: float, overhead: float) -> float | None:
+    """The acceptance (equal at every position) at which `length` draft tokens are just as
+    fast as plain decoding; None where even 1.0 does not pay.
+    """
+    low, high = 0.0, 1.0
+    cost = (verify[length] + length * draft_step + overhead) / (verify[0] + overhead)
+    if 1 + length < cost:
+        return None
+    for _ in range(30):
+        middle = (low + high) / 2
+        if tokens_per_call(np.full(length, middle))[-1] < cost:
+            low = middle
+        else:
+            high = middle
+    return high
