@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
             f"--tokens must be between 1 and {MOST_TOKENS}, not {args.tokens}.", "tokens"
         )
     if args.seed < 0:
-        raise BadRequestError(f"--seed must not be negative, not {args.seed}.", "seed")
+        raise BadRequestError(f"--seed must not be negative: {args.seed}.", "seed")
     if args.tau is not None and args.rule != "typical":
         raise BadRequestError(
             f"--tau is for --rule typical; rule {args.rule} has no threshold.", "tau"
