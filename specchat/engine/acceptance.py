@@ -16,10 +16,11 @@ from specchat.engine.sampling import Floats
 
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 CENTRES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.925, 0.965, 0.9875, 0.998)
-_MEMORY = 0.98  # what a token's weight keeps with each later judged token
-_BIN_MEMORY = 0.995  # the same for the shape of the calibration, which changes less
+_MEMORY = 0.985  # what a token's weight keeps with each later judged token
+_BIN_MEMORY = 0.997  # the same for the shape of the calibration, which changes less
 _PRIOR_WEIGHT = 6.0  # judged tokens that the prior is worth in each bin
 _COMMON_WEIGHT = 5.0  # and over all bins
+_RELAX = 0.6  # what the recent level keeps from one answer to the next
 
 
 class Acceptance:
@@ -46,6 +47,11 @@ class Acceptance:
     def saw(self, position: int, confidence: float) -> None:
         """A draft token was offered at `position` (0-based), judged later or not."""
         self._seen[position > 0].append(bisect_right(EDGES, confidence))
+
+    def relax(self) -> None:
+        """A new answer: the calibration stays, the recent level counts for less."""
+        self._common *= _RELAX
+        self._update()
 
     def observe(self, confidences: Sequence[float], chances: Sequence[float]) -> None:
         """`chances[i]` is the acceptance chance that draft position i turned out to have."""

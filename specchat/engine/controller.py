@@ -23,8 +23,9 @@ from specchat.engine.stopping import POINTS, Strategy, best_copy, best_strategy
 
 _REFRESH = 8  # rounds between two solutions of the stopping problem
 _PLAIN_EVERY = 64  # drafted rounds between two plain ones that check the baseline
-_PROBE_SHARE = 0.015  # of the time since the last probe that a probe may cost
-_PROBE_FIRST = 16  # plain rounds before the first probe; then four times as many each time
+_MARGIN = 0.01  # tokens a round must promise before drafting counts as paying
+_CREDIT = 0.015  # tokens earned per plain round, to be spent on looking whether drafting pays
+_FIRST_CREDIT = 0.5  # what an answer starts with
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,8 @@ class Controller:
         self._strategy: Strategy | None = None
         self._due = 0  # the round at which both are made anew
         self._since_plain = 0
-        self._since_probe = 0
-        self._next_probe = _PROBE_FIRST
-        self._probing = 0
+        self._credit = _FIRST_CREDIT
+        self._lag = 0  # tokens the draft's cache is behind
         self._reach = 1.0
         self._limit = 0
         self._prefill = 0.0  # seconds
@@ -78,6 +78,8 @@ class Controller:
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._prefill = 0.0
+        for drafter in self.drafters:
+            self._memory[drafter.name].relax()
         self._refresh(len(prompt))
 
     def wants(self, drafter: Drafter) -> bool:
@@ -117,21 +119,26 @@ class Controller:
         model = self._model()
         if model is None or model.strength(context) < 1:
             return Plan(None, 0, self._why_plain())
-        if self._pays() or self._probe_is_due():
-            self._limit = longest
-            self._reach = 1.0
-            why = self._why_draft() if self._pays() else "probe: is the draft better now?"
-            return Plan(model, longest, why, self._worth)
-        return Plan(None, 0, self._why_plain())
+        cost = self._loss()
+        if not self._pays() and cost > self._credit:
+            return Plan(None, 0, self._why_plain())
+        self._reach = 1.0
+        why = self._why_draft() if self._pays() else f"looking again: {self._why_plain()}"
+        return Plan(model, longest, why, self._worth)
 
     def observe(self, outcome: Outcome) -> None:
-        draft = outcome.draft
+        draft, drafter = outcome.draft, outcome.plan.drafter
         self.costs.observe(outcome.round, draft.steps)
-        drafted = outcome.plan.drafter is not None
         self._since_plain = self._since_plain + 1 if draft.tokens else 0
-        if outcome.plan.drafter is not None and draft.tokens:
-            self._memory[outcome.plan.drafter.name].observe(draft.confidences, outcome.acceptances)
-        self._count_probe(drafted and bool(draft.steps))
+        if drafter is not None and draft.tokens:
+            self._memory[drafter.name].observe(draft.confidences, outcome.acceptances)
+        if draft.steps:
+            if not self._pays():
+                self._credit -= self._loss()
+            self._lag = 0
+        else:
+            self._credit = min(self._credit + _CREDIT, _FIRST_CREDIT)
+            self._lag += outcome.round.emitted
 
     # -- choice ---------------------------------------------------------------------
 
@@ -152,7 +159,14 @@ class Controller:
         return next((d for d in self.drafters if not isinstance(d, LookupDrafter)), None)
 
     def _pays(self) -> bool:
-        return self._strategy is not None and self._strategy.gain > 0.0
+        return self._strategy is not None and self._strategy.gain > _MARGIN
+
+    def _loss(self) -> float:
+        """Tokens that drafting one round would probably cost, catching up included."""
+        if self._strategy is None or self._at is None:
+            return float("inf")
+        catching_up = 0.3 * max(0, self._lag - 1) * self._at.draft_step
+        return max(0.0, _MARGIN - self._strategy.gain) + catching_up * self.rate
 
     @property
     def rate(self) -> float:
@@ -182,37 +196,7 @@ class Controller:
         acceptance = self._memory[model.name]
         acceptance.saw(position, confidence)
         self._reach *= acceptance.chance(confidence)
-        if self._probing:
-            return Step.LAST if position else Step.MORE
         return self._strategy.decide(position, self._reach)
-
-    # -- probing --------------------------------------------------------------------
-
-    def _probe_is_due(self) -> bool:
-        """Having settled on zero, look again after ever longer pauses, and only when the
-        look costs little beside the time gone by.
-        """
-        if self._probing:
-            return True
-        assert self._at is not None
-        pause = self._since_probe * self._at.plain
-        cost = self._at.draft_step + float(self._at.verify[1] - self._at.verify[0])
-        if self._since_probe >= self._next_probe and cost <= _PROBE_SHARE * pause * 2:
-            self._probing = 2
-            return True
-        return False
-
-    def _count_probe(self, drafted: bool) -> None:
-        if drafted and self._probing:
-            self._probing -= 1
-            if not self._probing:
-                self._since_probe = 0
-                self._next_probe *= 4
-                self._due = 0
-        elif self._pays():
-            self._since_probe, self._next_probe = 0, _PROBE_FIRST
-        else:
-            self._since_probe += 1
 
     # -- reasons --------------------------------------------------------------------
 
