@@ -1,0 +1,70 @@
+"""Whether a draft fits a target: decided from two headers, before any weight is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from specchat.engine.header import Header
+from specchat.errors import PairMismatchError
+
+# llama.cpp's own speculative code accepts vocabularies padded apart by this much
+# (common/speculative.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE).
+MAX_PADDING = 128
+_SPECIALS = ("bos_token_id", "eos_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class PairFit:
+    """`reason` says why the draft is refused ("" where it fits); `note` what to know."""
+
+    fits: bool
+    reason: str = ""
+    note: str = ""
+
+
+def check_pair(target: Header, draft: Header) -> PairFit:
+    """Compare tokenizer kind, special tokens, size, and the text of every shared id."""
+    ours, theirs = target.metadata, draft.metadata
+    for key in ("model", "pre"):
+        a, b = (m.get(f"tokenizer.ggml.{key}") for m in (ours, theirs))
+        if a != b:
+            return PairFit(False, f"tokenizer {key} is {a!r} in the target and {b!r} in the draft")
+    for key in _SPECIALS:
+        a, b = (m.get(f"tokenizer.ggml.{key}") for m in (ours, theirs))
+        if a is not None and b is not None and a != b:
+            return PairFit(False, f"{key} is {a} in the target and {b} in the draft")
+    a, b = (bool(m.get("tokenizer.ggml.add_bos_token", False)) for m in (ours, theirs))
+    if a != b:
+        return PairFit(False, f"add_bos_token is {a} in the target and {b} in the draft")
+    sizes = target.vocabulary_size, draft.vocabulary_size
+    if target.vocabulary_fingerprint() != draft.vocabulary_fingerprint():
+        pairs = zip(target.tokens(), draft.tokens(), strict=False)
+        for token, (x, y) in enumerate(islice(pairs, min(sizes))):
+            if x != y:
+                return PairFit(
+                    False,
+                    f"token {token} is {_shown(x)} in the target and {_shown(y)} in the draft",
+                )
+        if abs(sizes[0] - sizes[1]) > MAX_PADDING:
+            return PairFit(
+                False,
+                f"the target has {sizes[0]} tokens and the draft {sizes[1]}, "
+                f"more than {MAX_PADDING} apart",
+            )
+        return PairFit(True, note=f"vocabularies differ only by padding: {sizes[0]}, {sizes[1]}")
+    return PairFit(True, note="vocabularies are identical")
+
+
+def require_pair(target: Header, draft: Header) -> None:
+    """Raises PairMismatchError naming the first difference."""
+    fit = check_pair(target, draft)
+    if not fit.fits:
+        raise PairMismatchError(
+            f"{draft.path.name} cannot draft for {target.path.name}: {fit.reason}. "
+            "Choose a draft of the same model family, or none (lookup drafting needs none)."
+        )
+
+
+def _shown(token: bytes) -> str:
+    return repr(token.decode("utf-8", "replace"))
