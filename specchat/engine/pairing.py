@@ -34,7 +34,8 @@ def check_pair(target: Header, draft: Header) -> PairFit:
         a, b = (m.get(f"tokenizer.ggml.{key}") for m in (ours, theirs))
         if a is not None and b is not None and a != b:
             return PairFit(False, f"{key} is {a} in the target and {b} in the draft")
-    a, b = (bool(m.get("tokenizer.ggml.add_bos_token", False)) for m in (ours, theirs))
+    spm = ours.get("tokenizer.ggml.model") == "llama"  # llama.cpp's default differs by kind
+    a, b = (bool(m.get("tokenizer.ggml.add_bos_token", spm)) for m in (ours, theirs))
     if a != b:
         return PairFit(False, f"add_bos_token is {a} in the target and {b} in the draft")
     sizes = target.vocabulary_size, draft.vocabulary_size
