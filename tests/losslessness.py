@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import chi2
 
+from specchat.engine.batch import drive
 from specchat.engine.events import Token
-from specchat.engine.loop import Generation, Request, drive
+from specchat.engine.loop import Generation, Request
 from specchat.engine.model import Evaluate
 from specchat.engine.sampling import Chain
 
@@ -102,5 +103,7 @@ def p_value(counts, exact):
             v[-1] += v[least]
         expected, seen = np.delete(expected, least), np.delete(seen, least)
     used = expected > 0.0
+    if used.sum() < 2:
+        return 1.0  # one possible outcome, and it is the one seen
     statistic = (((seen - expected) ** 2)[used] / expected[used]).sum()
     return float(chi2.sf(statistic, used.sum() - 1))

@@ -14,10 +14,10 @@ from typing import Any
 import platformdirs
 
 from specchat.engine.acceptance import Acceptance
+from specchat.engine.batch import drive
 from specchat.engine.controller import restore
 from specchat.engine.costs import Curve, PairCosts, measure
 from specchat.engine.llama import LlamaModel, ModelOptions, default_threads
-from specchat.engine.loop import drive
 from specchat.engine.model import Cache
 
 VERSION = 1  # of the file; another version is measured anew

@@ -128,11 +128,11 @@ class Controller:
 
     def observe(self, outcome: Outcome) -> None:
         draft, drafter = outcome.draft, outcome.plan.drafter
-        self.costs.observe(outcome.round, draft.steps)
+        self.costs.observe_round(outcome.round)
         self._since_plain = self._since_plain + 1 if draft.tokens else 0
         if drafter is not None and draft.tokens:
             self._memory[drafter.name].observe(draft.confidences, outcome.acceptances)
-        if draft.steps:
+        if draft.calls:
             if not self._pays():
                 self._credit -= self._loss()
             self._lag = 0

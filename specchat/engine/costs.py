@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
+import numpy.typing as npt
 
 from specchat.engine.events import Round
 from specchat.engine.model import Cache, Evaluate, Logits
@@ -64,20 +65,18 @@ class Curve:
         self._own.setdefault(n, deque(maxlen=_LOCAL)).append(ratio)
         self._seen[n] = self._observations
 
-    def table(self, longest: int, depth: int) -> Floats:
-        """Seconds for 1..`longest` tokens at `depth`: float64, shape (longest,)."""
-        seconds = self._measured(np.arange(1, longest + 1), depth)
+    def table(self, counts: npt.NDArray[np.int_], depth: int) -> Floats:
+        """Seconds of calls with `counts` tokens at `depth`: float64, same shape."""
         common = statistics.median(self._common) if self._common else 1.0
-        ratios = np.full(longest, common)
+        seconds = self._measured(counts, depth) * common
         for n, own in self._own.items():
-            if n <= longest:
-                age = self._observations - self._seen[n]
-                weight = min(1.0, len(own) / 5) * 0.5 ** (age / _STALE)
-                ratios[n - 1] += weight * (statistics.median(own) - common)
-        return np.asarray(seconds * ratios, np.float64)
+            age = self._observations - self._seen[n]
+            weight = min(1.0, len(own) / 5) * 0.5 ** (age / _STALE)
+            seconds[counts == n] *= 1.0 + weight * (statistics.median(own) / common - 1.0)
+        return seconds
 
     def seconds(self, n: int, depth: int) -> float:
-        return float(self.table(n, depth)[n - 1])
+        return float(self.table(np.array([n]), depth)[0])
 
     def spread(self, n: int) -> float:
         """Relative standard error of the time for `n` tokens, from live observations."""
@@ -88,7 +87,7 @@ class Curve:
         deviation = statistics.median(abs(r - middle) for r in own)
         return float(1.48 * deviation / middle / len(own) ** 0.5)  # 1.48·MAD estimates σ
 
-    def _measured(self, counts: np.ndarray, depth: int) -> Floats:
+    def _measured(self, counts: npt.NDArray[np.int_], depth: int) -> Floats:
         depths = sorted(self.points)
         above = [d for d in depths if d >= depth]
         below = [d for d in depths if d <= depth]
@@ -154,24 +153,32 @@ class Costs:
 
 @dataclass(slots=True)
 class PairCosts:
-    """Cost curves of a target and its draft (empty without one), shared by conversations."""
+    """Cost curves of a target and its draft (empty without one), shared by conversations.
+
+    `busy` sequences share each call: then a draft of length k costs a call of busy·(k + 1)
+    tokens, so drafting becomes dearer as the batch fills.
+    """
 
     target: Curve = field(default_factory=Curve)
     draft: Curve = field(default_factory=Curve)
     overhead: float = 2e-4  # seconds of a round outside model calls, kept up to date
+    busy: int = 1
 
     def at(self, depth: int, longest: int) -> Costs:
         """Costs at a context depth for draft lengths up to `longest`."""
-        step = self.draft.seconds(1, depth) if self.draft else 0.0
-        return Costs(self.target.table(longest + 1, depth), step, self.overhead)
+        step = self.draft.seconds(self.busy, depth) if self.draft else 0.0
+        counts = self.busy * np.arange(1, longest + 2)
+        return Costs(self.target.table(counts, depth), step, self.overhead)
 
-    def observe(self, round_: Round, steps: Sequence[tuple[int, float]]) -> None:
-        """Learn from a round and its draft calls (tokens evaluated, seconds)."""
-        if round_.index:  # an answer's first call may follow an idle time or a prefill
-            self.target.observe(round_.draft_length + 1, round_.depth, round_.verify_seconds)
-        for fed, seconds in steps:
-            if fed == 1:
-                self.draft.observe(1, round_.depth, seconds)
+    def observe_call(self, curve: Curve, requests: Sequence[Evaluate], seconds: float) -> None:
+        """Learn from a model call, unless it evaluated prompt tokens."""
+        if all(request.outputs for request in requests):
+            tokens = sum(len(request.tokens) for request in requests)
+            depth = max(len(request.cache.tokens) for request in requests)
+            curve.observe(tokens, max(0, depth - tokens), seconds)
+
+    def observe_round(self, round_: Round) -> None:
+        """Learn what a round costs besides its calls."""
         rest = round_.total_seconds - round_.draft_seconds - round_.verify_seconds
         self.overhead += 0.1 * (min(rest, 4 * self.overhead) - self.overhead)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from time import perf_counter
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -48,14 +47,14 @@ class CloneableConstraint(Constraint, Protocol):
 @dataclass(slots=True)
 class Draft:
     """Proposed tokens, each with the distribution it was drawn from and the drafter's
-    confidence in its best token (0..1). `steps` are (tokens evaluated, seconds) per draft
-    call. `alternatives` are filled on request, one tuple a token.
+    confidence in its best token (0..1). `calls` counts the calls of a draft model.
+    `alternatives` are filled on request, one tuple a token.
     """
 
     tokens: list[int] = field(default_factory=list)
     dists: list[Dist] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
-    steps: list[tuple[int, float]] = field(default_factory=list)
+    calls: int = 0
     alternatives: list[tuple[Alternative, ...]] = field(default_factory=list)
 
 
@@ -84,7 +83,7 @@ class Drafter(Protocol):
     name: str
 
     def begin(self, prompt: Sequence[int]) -> int:
-        """Start on a new prompt; returns how many of its tokens need no evaluation."""
+        """Start on a new prompt; returns how many of its tokens a draft's cache holds."""
 
     def catch_up(self, context: Sequence[int]) -> Steps[None]:
         """Evaluate what is missing of `context`, but for its last token."""
@@ -133,11 +132,10 @@ class ModelDrafter:
         grammar = request.grammar.clone() if request.grammar else None
         try:
             while True:
-                start = perf_counter()
                 rows = yield Evaluate(self.cache, feed, 1)
                 row = rows[0, : self._n_vocab]
                 dist, confidence = request.chain.draft_distribution(row, recent, grammar)
-                draft.steps.append((len(feed), perf_counter() - start))
+                draft.calls += 1
                 step = request.worth(len(draft.tokens), confidence)
                 if step is Step.STOP:
                     break
@@ -184,7 +182,7 @@ class LookupDrafter:
         self._text, self._places = [], {}
         self._match = (-1, 0, 0)
         self._add([*self._corpus, *prompt])
-        return len(prompt)
+        return 0
 
     def catch_up(self, context: Sequence[int]) -> Steps[None]:
         self._add(context[len(self._text) - len(self._corpus) :])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specchat.engine.batch import drive
 from specchat.engine.calibration import Calibration
 from specchat.engine.controller import Controller
 from specchat.engine.drafters import Drafter, LookupDrafter, ModelDrafter
@@ -15,8 +16,9 @@ from specchat.engine.events import Event
 from specchat.engine.grammar import gbnf_from_schema
 from specchat.engine.header import Header, read_header
 from specchat.engine.llama import Grammar, LlamaModel, ModelOptions
-from specchat.engine.loop import Generation, Request, drive
+from specchat.engine.loop import Generation, Request
 from specchat.engine.messages import Message
+from specchat.engine.model import Evaluate, Model
 from specchat.engine.pairing import require_pair
 from specchat.engine.policy import FixedLength, Policy
 from specchat.engine.rules import make_rule
@@ -209,9 +211,15 @@ class Engine:
     def _attached(self, generation: Generation, cancel: Cancel) -> Iterator[Event]:
         cancel.attach([m for m in (self.target, self.draft) if m is not None])
         try:
-            yield from drive(generation.run())
+            yield from drive(generation.run(), self._observe)
         finally:
             cancel.attach([])
+
+    def _observe(self, model: Model, requests: Sequence[Evaluate], seconds: float) -> None:
+        if self._calibration is not None:
+            costs = self._calibration.costs
+            curve = costs.target if model is self.target else costs.draft
+            costs.observe_call(curve, requests, seconds)
 
     def drafters(self, which: str) -> list[Drafter]:
         """The drafters that `which` names and this engine has; lookup first."""

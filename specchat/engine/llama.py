@@ -32,6 +32,7 @@ from specchat.errors import (
     RollbackError,
 )
 
+from .gbnf import check
 from .model import Evaluate, Logits
 
 KV_TYPES = {
@@ -45,7 +46,6 @@ KV_TYPES = {
     "q4_0": C.GGML_TYPE_Q4_0,
 }
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
-MAX_GRAMMAR_BYTES = 256 * 1024
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 _LOG_LIMIT = 4 * 1024 * 1024
 
@@ -54,7 +54,8 @@ _LOG_LIMIT = 4 * 1024 * 1024
 class ModelOptions:
     """How to load a GGUF. Sizes are tokens.
 
-    `n_ctx` 0 means the model's training length (at most 8192, to bound memory). `prefill_chunk`
+    `n_ctx` is for each of the `sequences`; 0 means the model's training length (at most 8192,
+    to bound memory). `prefill_chunk`
     is the most tokens one call evaluates, `max_outputs` the most logit rows it returns.
     `lora` holds (path, scale) pairs. `threads` 0 means one per physical core.
     """
@@ -207,28 +208,20 @@ class Tokenizer:
 class Grammar:
     """A GBNF grammar's state: which tokens may come next. Close it, or use `with`.
 
-    Raises GrammarError for text that llama.cpp refuses, that is empty or over
-    `MAX_GRAMMAR_BYTES`.
+    Raises GrammarError for what `gbnf.check` or llama.cpp refuses.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str, *, _sampler: Any = None) -> None:
         self._tokenizer = tokenizer
         self.source = source
         if _sampler is None:
-            raw = source.encode("utf-8", "replace")
-            if not raw.strip():
-                raise GrammarError("The grammar is empty. Give it a rule named root.")
-            if len(raw) > MAX_GRAMMAR_BYTES:
-                raise GrammarError(
-                    f"The grammar has {len(raw)} bytes; at most {MAX_GRAMMAR_BYTES} are accepted."
-                )
+            check(source)
             _log.errors.clear()
+            raw = source.encode("utf-8", "replace")
             _sampler = C.llama_sampler_init_grammar(tokenizer._vocab, raw, b"root")
             if not _sampler:
                 detail = "; ".join(_log.errors) or "llama.cpp gave no reason"
-                raise GrammarError(
-                    f"The grammar is not valid GBNF with a rule named root: {detail}"
-                )
+                raise GrammarError(f"llama.cpp refused the grammar: {detail}")
         self._sampler = _sampler
 
     def allowed(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
@@ -295,7 +288,8 @@ class LlamaModel:
         self._memory = C.llama_get_memory(context)
         self.tokenizer = Tokenizer(C.llama_model_get_vocab(model))
         self.n_vocab: int = self.tokenizer.n_vocab
-        self.n_ctx: int = C.llama_n_ctx_seq(context)
+        # One pool of cells serves all sequences: each gets its share.
+        self.n_ctx: int = C.llama_n_ctx(context) // options.sequences
         self.size_bytes: int = C.llama_model_size(model)
         self.n_params: int = C.llama_model_n_params(model)
         self._abort = ctypes.create_string_buffer(2)
@@ -368,7 +362,8 @@ class LlamaModel:
                 raise BadRequestError(f"{name} is {value!r}; choose from {', '.join(known)}.", name)
         threads = options.threads or default_threads()
         params = C.llama_context_default_params()
-        params.n_ctx = options.n_ctx or min(C.llama_model_n_ctx_train(model), 8192)
+        per_sequence = options.n_ctx or min(C.llama_model_n_ctx_train(model), 8192)
+        params.n_ctx = per_sequence * options.sequences
         params.n_batch = params.n_ubatch = max(options.prefill_chunk, options.max_outputs)
         params.n_seq_max = options.sequences
         params.n_outputs_max = options.max_outputs * options.sequences
@@ -435,6 +430,13 @@ class LlamaModel:
                 f"All {self.options.sequences} sequences of {self.path.name} are busy."
             )
         return LlamaCache(self, self._free_ids.pop(0))
+
+    def copy_prefix(self, source: LlamaCache, cache: LlamaCache, length: int) -> None:
+        """Let `cache` share the first `length` tokens of `source`, instead of what it held."""
+        self._reset(cache)
+        if length:
+            C.llama_memory_seq_cp(self._memory, source.seq_id, cache.seq_id, 0, length)
+            cache.tokens = source.tokens[:length]
 
     def release(self, cache: LlamaCache) -> None:
         """Empty `cache` and give its sequence back."""

@@ -3,12 +3,12 @@
 Each round a drafter proposes a few tokens, the target evaluates them all in one call, and
 an acceptance rule keeps the first ones and supplies one more. `Generation.run` is a
 generator: it yields `Evaluate` requests, to be answered with logits, and events for the
-client. `drive` answers the requests one by one.
+client. Whoever drives it (`batch.py`) may answer the requests of many sequences together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
@@ -328,27 +328,3 @@ class Generation:
 
     def _readable(self, token: int) -> str:
         return self.vocabulary.piece(token).decode("utf-8", "replace")
-
-
-def drive(steps: Steps) -> Iterator[Event]:
-    """Run one generation alone: answer each Evaluate with a call of its own.
-
-    Closing the iterator closes the generation, which rolls its caches back.
-    """
-    try:
-        item = next(steps)
-        while True:
-            if isinstance(item, Evaluate):
-                try:
-                    rows = item.cache.model.evaluate([item])[0]
-                except Cancelled as error:
-                    item = steps.throw(error)
-                else:
-                    item = steps.send(rows)
-            else:
-                yield item
-                item = next(steps)
-    except StopIteration:
-        return
-    finally:
-        steps.close()

@@ -113,4 +113,4 @@ class FixedLength:
         yield
 
     def observe(self, outcome: Outcome) -> None:
-        self.costs.observe(outcome.round, outcome.draft.steps)
+        self.costs.observe_round(outcome.round)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from specchat.engine.batch import drive
 from specchat.engine.drafters import ModelDrafter
 from specchat.engine.events import Event
-from specchat.engine.loop import Generation, Request, drive
+from specchat.engine.loop import Generation, Request
 from specchat.engine.model import Evaluate, Logits
 from specchat.engine.policy import FixedLength
 from specchat.engine.rules import Exact, Match, Rule, Typical
