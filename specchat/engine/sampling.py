@@ -27,8 +27,9 @@ _GREEDY_POOL = 10  # candidates among which a greedy draft's confidence is measu
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """What the user may set. Neutral values: top_k 0, top_p 1, min_p 0, repeat_penalty 1,
-    the other penalties 0. `temperature` 0 is greedy. `penalty_last_n` is how many of the
-    last context tokens (prompt and answer) the penalties look at. `seed` None is random.
+    the other penalties 0. `temperature` 0 is greedy (so is any below 1e-6). `penalty_last_n`
+    is how many of the last context tokens (prompt and answer) the penalties look at. `seed`
+    None is random.
     """
 
     temperature: float = 0.8
@@ -60,8 +61,12 @@ class SamplingParams:
                     f"{name} must be between {low} and {high}, not {value}.", name
                 )
         for token, bias in self.logit_bias.items():
-            if token < 0 or math.isnan(bias):
-                raise BadRequestError(f"logit_bias {token}: {bias} is not usable.", "logit_bias")
+            if token < 0 or not bias <= 1e6:  # -inf forbids a token, nothing can force one
+                raise BadRequestError(
+                    f"logit_bias {token}: {bias} is not usable; ids start at 0 and a bias is at "
+                    "most 1e6.",
+                    "logit_bias",
+                )
 
 
 class Constraint(Protocol):
@@ -154,7 +159,7 @@ class Chain:
                     f"logit_bias names token {token}; this model has {n_vocab}.", "logit_bias"
                 )
         self.params = params
-        self.greedy = params.temperature == 0.0
+        self.greedy = params.temperature < 1e-6  # dividing by less would overflow
         self._bias_ids = np.fromiter(params.logit_bias, np.int32)
         self._bias = np.fromiter(params.logit_bias.values(), np.float32)
         self._penalises = params.penalty_last_n > 0 and (
@@ -176,13 +181,11 @@ class Chain:
         leaves no token at all.
         """
         row = self._adjusted(row, context)
+        best = int(row.argmax())  # of any that is not a number, if there is one
+        _check(row[best])
         if constraint is not None:
             return self._constrained(row, constraint)
-        if self.greedy:
-            best = int(row.argmax())
-            _check(row[best])
-            return one_hot(best)
-        return self._truncated(row)
+        return one_hot(best) if self.greedy else self._truncated(row)
 
     def draft_distribution(
         self, row: Row, context: Sequence[int], constraint: Constraint | None = None
@@ -221,7 +224,6 @@ class Chain:
             ids = largest(row, p.top_k)
             return self._finish(ids, row[ids])
         best = float(row.max())
-        _check(best)
         if p.top_p >= 1.0 and p.min_p <= 0.0:
             weights = np.exp((row.astype(np.float64) - best) / p.temperature)
             return Dist(np.arange(len(row), dtype=np.int32), weights / weights.sum())
@@ -238,7 +240,6 @@ class Chain:
         relative to the best logit.
         """
         values = logits.astype(np.float64) - float(logits[0])
-        _check(logits[0])
         keep = self._kept(values, total)
         weights = np.exp(values[:keep] / self.params.temperature)
         return Dist(ids[:keep], weights / weights.sum())
@@ -262,7 +263,6 @@ class Chain:
         are tried first and used only where the rest provably cannot change the result.
         """
         pool = largest(row, min(_POOL, len(row)))
-        _check(row[pool[0]])
         ids = pool[constraint.allowed(pool) & np.isfinite(row[pool])]
         if len(pool) < len(row) and not self._pool_suffices(row, pool, ids):
             every = np.arange(len(row), dtype=np.int32)

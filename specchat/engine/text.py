@@ -17,8 +17,9 @@ from .events import WORST_FIRST, Kind, Token
 class TextStream:
     """Turns tokens in order into tokens with final `text` and `text_kind`.
 
-    `push` and `finish` return the tokens whose text became certain. After `stopped` names
-    a stop string, nothing more comes out and the rest is dropped.
+    `push` and `finish` return the tokens whose text became certain. The stop string that
+    counts is the one complete first, however the text was cut into tokens. After `stopped`
+    names it, nothing more comes out and the rest is dropped.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
@@ -49,7 +50,8 @@ class TextStream:
         rest = self._decoder.decode(b"", final=True)
         if rest:  # its tokens are still waiting
             last = self._waiting.pop()
-            self._waiting.append(replace(last, text=last.text + rest))
+            shown = last.text_kind if last.text else min(self._kinds, key=WORST_FIRST.index)
+            self._waiting.append(replace(last, text=last.text + rest, text_kind=shown))
         self._kinds = []
         self._held += rest
         return self._release(final=True)
@@ -57,8 +59,8 @@ class TextStream:
     def _release(self, final: bool = False) -> list[Token]:
         hits = [(at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
         if hits:
-            # The earliest hit; at the same place the longest stop string.
-            at, self.stopped = min(hits, key=lambda hit: (hit[0], -len(hit[1])))
+            # The first to end; of those that end together the longest.
+            at, self.stopped = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
             return self._take(at, partial=True)
         safe = len(self._held) if final else len(self._held) - self._possible_stop()
         return self._take(safe)
