@@ -78,6 +78,14 @@ class BadRequestError(SpecchatError):
         super().__init__(message)
 
 
+class QueueFullError(SpecchatError):
+    """Too many requests wait for the engine already; the client should try again later."""
+
+
+class BusyError(SpecchatError):
+    """Every sequence of the engine is answering somebody else."""
+
+
 class DecodeError(SpecchatError):
     """llama_decode failed; the message gives its return code and what it means."""
 

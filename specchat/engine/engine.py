@@ -11,21 +11,22 @@ from typing import Any
 from specchat.engine.batch import drive
 from specchat.engine.calibration import Calibration
 from specchat.engine.controller import Controller
-from specchat.engine.drafters import Drafter, LookupDrafter, ModelDrafter
+from specchat.engine.drafters import Drafter, LookupDrafter
 from specchat.engine.events import Event
 from specchat.engine.grammar import gbnf_from_schema
 from specchat.engine.header import Header, read_header
 from specchat.engine.llama import Grammar, LlamaModel, ModelOptions
-from specchat.engine.loop import Generation, Request
+from specchat.engine.loop import Generation, Request, Steps
 from specchat.engine.messages import Message
 from specchat.engine.model import Evaluate, Model
 from specchat.engine.pairing import require_pair
 from specchat.engine.policy import FixedLength, Policy
 from specchat.engine.rules import make_rule
 from specchat.engine.sampling import Chain, SamplingParams
+from specchat.engine.slots import Slot, Slots
 from specchat.engine.stats import Stats
 from specchat.engine.template import ChatTemplate
-from specchat.errors import BadRequestError
+from specchat.errors import BadRequestError, BusyError
 
 MAX_DRAFT_LENGTH = 16
 DRAFTERS = ("draft", "lookup", "both", "none")
@@ -120,11 +121,9 @@ class Engine:
         source = template if template is not None else (header.chat_template if header else None)
         self.template = ChatTemplate(source, tokenizer)
         self.refusal = target.rollback_reason
-        self._cache = target.new_cache()
-        self._model_drafter: ModelDrafter | None = None
         if draft is not None:
             self.refusal = self.refusal or draft.rollback_reason
-            self._model_drafter = ModelDrafter(draft.new_cache(), target.n_vocab)
+        self._slots = Slots(target, draft)
         self._calibration: Calibration | None = None
 
     @classmethod
@@ -190,46 +189,75 @@ class Engine:
         """Continue `prompt` (token ids). Everything wrong with the request is raised here,
         before the first event. Closing the iterator stops the answer.
         """
+        return drive(self.start(prompt, settings, cancel), self.observe)
+
+    def start(
+        self, prompt: Sequence[int], settings: Settings | None = None, cancel: Cancel | None = None
+    ) -> Steps:
+        """Make the generation that `batch.Batch` runs beside others; it takes its slot when
+        it is first advanced.
+
+        Raises BusyError when all slots are taken, and whatever is wrong with the request.
+        """
         settings, cancel = settings or Settings(), cancel or Cancel()
         tokenizer = self.target.tokenizer
-        source = gbnf_from_schema(settings.schema) if settings.schema else settings.grammar
         chain = Chain(settings.sampling, self.target.n_vocab)
-        rule = make_rule(settings.rule, settings.tau)
+        slot = self._slots.choose(prompt)
+        if slot is None:
+            raise BusyError("The engine is answering already; wait or raise --parallel.")
+        source = gbnf_from_schema(settings.schema) if settings.schema else settings.grammar
         request = Request(
             prompt=prompt,
             chain=chain,
-            rule=rule,
+            rule=make_rule(settings.rule, settings.tau),
             max_tokens=settings.max_tokens,
             stops=settings.stops,
             grammar=Grammar(tokenizer, source) if source is not None else None,
             logprobs=settings.logprobs,
             cancelled=cancel.is_set,
         )
-        generation = Generation(request, self._cache, self._policy(settings), tokenizer)
-        return self._attached(generation, cancel)
+        policy = self._policy(settings, slot)
+        return self._run(Generation(request, slot.target, policy, tokenizer), slot, cancel)
 
-    def _attached(self, generation: Generation, cancel: Cancel) -> Iterator[Event]:
-        cancel.attach([m for m in (self.target, self.draft) if m is not None])
+    def _run(self, generation: Generation, slot: Slot, cancel: Cancel) -> Steps:
+        self._slots.occupy(slot)
+        if len(self._slots.all) == 1:  # aborting a call would end the neighbours' answers too
+            cancel.attach([m for m in (self.target, self.draft) if m is not None])
         try:
-            yield from drive(generation.run(), self._observe)
+            yield from generation.run()
         finally:
             cancel.attach([])
+            self._slots.release(slot)
 
-    def _observe(self, model: Model, requests: Sequence[Evaluate], seconds: float) -> None:
+    @property
+    def idle_slots(self) -> int:
+        return self._slots.idle
+
+    def share(self, busy: int, chunk: int | None) -> None:
+        """`busy` sequences share each call; prompts go in pieces of `chunk` tokens."""
+        if self._calibration is not None:
+            self._calibration.costs.busy = busy
+        for model in (self.target, self.draft):
+            if model is not None:
+                model.prefill_chunk = chunk or model.options.prefill_chunk
+
+    def observe(self, model: Model, requests: Sequence[Evaluate], seconds: float) -> None:
+        """Learn from the time of a model call."""
         if self._calibration is not None:
             costs = self._calibration.costs
             curve = costs.target if model is self.target else costs.draft
             costs.observe_call(curve, requests, seconds)
 
-    def drafters(self, which: str) -> list[Drafter]:
+    def drafters(self, which: str, slot: Slot | None = None) -> list[Drafter]:
         """The drafters that `which` names and this engine has; lookup first."""
+        slot = slot or self._slots.all[0]
         chosen: list[Drafter] = []
         if self.refusal or which == "none":
             return chosen
         if which in ("lookup", "both"):
             chosen.append(LookupDrafter())
-        if which in ("draft", "both") and self._model_drafter is not None:
-            chosen.append(self._model_drafter)
+        if which in ("draft", "both") and slot.drafter is not None:
+            chosen.append(slot.drafter)
         return chosen
 
     @property
@@ -237,11 +265,11 @@ class Engine:
         """Cost curves and acceptance; measured (under a second) when first asked for."""
         if self._calibration is None:
             self._calibration = Calibration(self.target, self.draft, MAX_DRAFT_LENGTH)
-            draft = self._model_drafter.cache if self._model_drafter else None
-            for cache in (self._cache, draft):
+            slot = self._slots.all[0]
+            for cache in (slot.target, slot.draft):
                 if cache is not None:
                     cache.truncate(0)
-            self._calibration.measure(self._cache, draft)
+            self._calibration.measure(slot.target, slot.draft)
         return self._calibration
 
     def stats(self) -> Stats:
@@ -251,8 +279,8 @@ class Engine:
         costs = self._calibration.costs
         return Stats(lambda depth: costs.at(depth, 1).plain, lambda: costs.target.spread(1))
 
-    def _policy(self, settings: Settings) -> Policy:
-        drafters = self.drafters(settings.drafter)
+    def _policy(self, settings: Settings, slot: Slot) -> Policy:
+        drafters = self.drafters(settings.drafter, slot)
         if settings.draft_length is not None:
             costs = self._calibration.costs if self._calibration else None
             return FixedLength(drafters, settings.draft_length, costs=costs)

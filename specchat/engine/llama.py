@@ -292,6 +292,7 @@ class LlamaModel:
         self.n_ctx: int = C.llama_n_ctx(context) // options.sequences
         self.size_bytes: int = C.llama_model_size(model)
         self.n_params: int = C.llama_model_n_params(model)
+        self.prefill_chunk = options.prefill_chunk  # lowered while sequences share calls
         self._abort = ctypes.create_string_buffer(2)
         C.llama_set_abort_callback(
             context, _flag_callback(), ctypes.cast(self._abort, ctypes.c_void_p)

@@ -54,6 +54,10 @@ class Model(Protocol):
     def max_batch(self) -> int:
         """The most tokens one call takes, over all requests."""
 
+    @property
+    def prefill_chunk(self) -> int:
+        """How many prompt tokens to evaluate per call."""
+
     def evaluate(self, requests: Sequence[Evaluate]) -> list[Logits]:
         """Run all requests in one call.
 

@@ -28,6 +28,5 @@ def reuse(cache: Cache, prompt: Sequence[int]) -> int:
 
 def missing_chunks(cache: Cache, context: Sequence[int]) -> Iterator[Sequence[int]]:
     """What `cache` lacks of `context` but for the last token, in pieces of one call each."""
-    size = cache.model.max_batch
     while (start := len(cache.tokens)) < len(context) - 1:
-        yield context[start : min(start + size, len(context) - 1)]
+        yield context[start : min(start + cache.model.prefill_chunk, len(context) - 1)]

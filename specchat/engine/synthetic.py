@@ -60,7 +60,7 @@ class TableModel:
 
     n_vocab = N
     n_ctx = 1_000_000
-    max_batch = 1024
+    prefill_chunk = max_batch = 1024
 
     def __init__(self, table: Table) -> None:
         with np.errstate(divide="ignore"):  # probability 0 is logit −inf

@@ -1,0 +1,209 @@
+"""An engine shared by many clients: one thread, a bounded queue, answers side by side.
+
+The terminal chat and the endpoint submit here; their answers share model calls.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from specchat.engine.batch import Batch, Running
+from specchat.engine.engine import Cancel, Engine, Settings
+from specchat.engine.events import Event
+from specchat.engine.messages import Message
+from specchat.errors import Cancelled, QueueFullError, SpecchatError
+
+_SHARED_CHUNK = 48  # prompt tokens per call while others are being answered
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One submitted request. `on_event` and `on_done` are called on the engine's thread;
+    `on_done` gets None or what went wrong. `cancel.set()` ends it wherever it is.
+    """
+
+    make_prompt: Callable[[Engine], Sequence[int]]
+    settings: Settings
+    on_event: Callable[[Event], None]
+    on_done: Callable[[BaseException | None], None]
+    priority: int
+    order: int
+    cancel: Cancel = field(default_factory=Cancel)
+
+
+class Service:
+    """Owns the engine's thread. `waiting` is the most requests that may queue."""
+
+    def __init__(self, engine: Engine, waiting: int = 32) -> None:
+        self.engine = engine
+        self._limit = waiting
+        self._order = count()
+        self._lock = threading.Condition()
+        self._waiting: list[Ticket] = []
+        self._calls: list[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = []
+        self._running: dict[Running, Ticket] = {}
+        self._stopping = False
+        self._batch = Batch(engine.target, engine.observe)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    # -- for any thread -------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Sequence[int] | Sequence[Message] | Callable[[Engine], Sequence[int]],
+        settings: Settings | None = None,
+        *,
+        on_event: Callable[[Event], None],
+        on_done: Callable[[BaseException | None], None],
+        priority: int = 0,
+    ) -> Ticket:
+        """Queue a request: token ids, a conversation, or a function that makes token ids on
+        the engine's thread. Higher `priority` goes first, equal ones in order of arrival.
+
+        Raises QueueFullError. Everything else that is wrong reaches `on_done`.
+        """
+        ticket = Ticket(
+            make_prompt=_prompt_maker(prompt),
+            settings=settings or Settings(),
+            on_event=on_event,
+            on_done=on_done,
+            priority=priority,
+            order=next(self._order),
+        )
+        with self._lock:
+            if self._stopping:
+                raise SpecchatError("The engine is shutting down.")
+            if len(self._waiting) >= self._limit:
+                raise QueueFullError(
+                    f"{len(self._waiting)} requests are waiting already; try again shortly."
+                )
+            self._waiting.append(ticket)
+            self._waiting.sort(key=lambda t: (-t.priority, t.order))
+            self._lock.notify()
+        return ticket
+
+    def stream(
+        self, prompt: Any, settings: Settings | None = None, *, priority: int = 0
+    ) -> Iterator[Event]:
+        """Submit and iterate the events; closing the iterator cancels the request."""
+        items: queue.SimpleQueue[tuple[Event | None, BaseException | None]] = queue.SimpleQueue()
+        ticket = self.submit(
+            prompt,
+            settings,
+            on_event=lambda event: items.put((event, None)),
+            on_done=lambda error: items.put((None, error)),
+            priority=priority,
+        )
+        try:
+            while True:
+                event, error = items.get()
+                if event is None:
+                    if error is not None:
+                        raise error
+                    return
+                yield event
+        finally:
+            ticket.cancel.set()
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        """Run `work` on the engine's thread between two model calls; returns its result."""
+        answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        with self._lock:
+            self._calls.append((work, answer))
+            self._lock.notify()
+        good, value = answer.get()
+        if not good:
+            raise value
+        return value
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """(requests being answered, requests waiting)."""
+        with self._lock:
+            return len(self._running), len(self._waiting)
+
+    def close(self, wait: float = 1.0) -> None:
+        """Cancel everything, let the thread end, and free the engine.
+
+        If a model call outlasts `wait` seconds the thread, a daemon, is left behind.
+        """
+        with self._lock:
+            self._stopping = True
+            for ticket in [*self._waiting, *self._running.values()]:
+                ticket.cancel.set()
+            self._lock.notify()
+        self._thread.join(wait)
+
+    # -- the engine's thread --------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not (self._waiting or self._calls or self._running or self._stopping):
+                    self._lock.wait()
+                if self._stopping and not self._running and not self._waiting:
+                    break
+                calls, self._calls = self._calls, []
+            for work, answer in calls:
+                try:
+                    answer.put((True, work()))
+                except BaseException as error:
+                    answer.put((False, error))
+            self._admit()
+            self._share()
+            self._batch.step()
+            self._settle()
+        self.engine.close()
+
+    def _admit(self) -> None:
+        """Start waiting requests while there are idle slots; drop cancelled ones."""
+        while True:
+            with self._lock:
+                dropped = [t for t in self._waiting if t.cancel.is_set()]
+                self._waiting = [t for t in self._waiting if not t.cancel.is_set()]
+                ticket = None
+                if self._waiting and self.engine.idle_slots:
+                    ticket = self._waiting.pop(0)
+            for other in dropped:
+                other.on_done(Cancelled("The request was cancelled."))
+            if ticket is None:
+                return
+            try:
+                steps = self.engine.start(
+                    ticket.make_prompt(self.engine), ticket.settings, ticket.cancel
+                )
+            except Exception as error:
+                ticket.on_done(error)
+                continue
+            entry = self._batch.add(steps, ticket.on_event)
+            with self._lock:
+                self._running[entry] = ticket
+
+    def _share(self) -> None:
+        """Adapt to how many are being answered: chunk size, cost of a draft token."""
+        busy = len(self._batch.running)
+        self.engine.share(max(1, busy), _SHARED_CHUNK if busy > 1 else None)
+
+    def _settle(self) -> None:
+        """Report the finished ones."""
+        for entry, ticket in list(self._running.items()):
+            if entry.done:
+                with self._lock:
+                    del self._running[entry]
+                ticket.on_done(entry.error)
+
+
+def _prompt_maker(prompt: Any) -> Callable[[Engine], Sequence[int]]:
+    if callable(prompt):
+        make: Callable[[Engine], Sequence[int]] = prompt
+        return make
+    items = list(prompt)
+    if items and isinstance(items[0], Message):
+        return lambda engine: engine.template.tokens(items)
+    return lambda engine: items

@@ -1,0 +1,80 @@
+"""Which cache answers which prompt: the one that already holds most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from specchat.engine.drafters import ModelDrafter
+from specchat.engine.llama import LlamaCache, LlamaModel
+from specchat.engine.prefix import common_prefix
+from specchat.errors import BusyError
+
+_WORTH_COPYING = 32  # tokens that another slot must hold in addition
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One sequence: its cache in the target, and in the draft if there is one."""
+
+    target: LlamaCache
+    drafter: ModelDrafter | None
+    draft: LlamaCache | None
+    busy: bool = False
+    used: int = 0
+
+
+class Slots:
+    """All sequences of a pair. Not thread-safe: the engine's thread owns it."""
+
+    def __init__(self, target: LlamaModel, draft: LlamaModel | None) -> None:
+        self._target, self._draft = target, draft
+        self._clock = count(1)
+        self.all = [self._new() for _ in range(target.options.sequences)]
+
+    def _new(self) -> Slot:
+        cache = self._draft.new_cache() if self._draft else None
+        drafter = ModelDrafter(cache, self._target.n_vocab) if cache else None
+        return Slot(self._target.new_cache(), drafter, cache)
+
+    @property
+    def idle(self) -> int:
+        return sum(not slot.busy for slot in self.all)
+
+    def choose(self, prompt: Sequence[int]) -> Slot | None:
+        """The idle slot with the longest common prefix, then the least recently used; None
+        when all are busy. A much longer prefix elsewhere is shared by copy.
+        """
+        idle = [slot for slot in self.all if not slot.busy]
+        if not idle:
+            return None
+        shared = {id(slot): common_prefix(slot.target.tokens, prompt) for slot in self.all}
+        chosen = max(idle, key=lambda slot: (shared[id(slot)], -slot.used))
+        source = max(self.all, key=lambda slot: shared[id(slot)])
+        if shared[id(source)] >= shared[id(chosen)] + _WORTH_COPYING and self._can_copy():
+            # Give up the least useful cache, not the one that was merely closest.
+            chosen = min(idle, key=lambda slot: slot.used)
+            self._copy(source, chosen, shared[id(source)], prompt)
+        return chosen
+
+    def occupy(self, slot: Slot) -> None:
+        """An answer begins in `slot`. Raises BusyError if another got there first."""
+        if slot.busy:
+            raise BusyError("The engine is answering already; wait or raise --parallel.")
+        slot.busy = True
+        slot.used = next(self._clock)
+
+    def release(self, slot: Slot) -> None:
+        """The slot's answer is finished; its caches stay for the next turn."""
+        slot.busy = False
+
+    def _can_copy(self) -> bool:
+        models = [self._target] + ([self._draft] if self._draft else [])
+        return all(model.rollback == "exact" for model in models)
+
+    def _copy(self, source: Slot, slot: Slot, length: int, prompt: Sequence[int]) -> None:
+        self._target.copy_prefix(source.target, slot.target, length)
+        if self._draft and source.draft and slot.draft:
+            shared = common_prefix(source.draft.tokens, prompt)
+            self._draft.copy_prefix(source.draft, slot.draft, shared)
