@@ -17,9 +17,11 @@ from specchat.engine.sampling import Floats
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 CENTRES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.925, 0.965, 0.9875, 0.998)
 _MEMORY = 0.985  # what a token's weight keeps with each later judged token
+_LEVEL_MEMORY = 0.96  # the same for the level, which follows the text at hand
 _BIN_MEMORY = 0.997  # the same for the shape of the calibration, which changes less
 _PRIOR_WEIGHT = 6.0  # judged tokens that the prior is worth in each bin
 _COMMON_WEIGHT = 5.0  # and over all bins
+_CURIOSITY = 0.12  # what a bin never judged is given beyond its estimate, to be tried at all
 _RELAX = 0.6  # what the recent level keeps from one answer to the next
 
 
@@ -35,10 +37,11 @@ class Acceptance:
         self._kept = np.zeros(len(CENTRES))
         self._common = np.zeros(2)  # kept, expected
         self._position = np.zeros((2, longest))  # judged, kept
-        self._chance = self._prior.tolist()
-        # Confidences met: at the first draft position and at later ones.
-        self._seen: tuple[deque[int], deque[int]] = (deque(maxlen=48), deque(maxlen=96))
-        self.judged = 0
+        self._chance: list[float] = []
+        # Confidences met lately: at the first draft position, and at any (which stands for
+        # the later ones, and is renewed also while drafts are one token long).
+        self._seen: tuple[deque[int], deque[int]] = (deque(maxlen=32), deque(maxlen=64))
+        self._update()
 
     def chance(self, confidence: float) -> float:
         """The calibrated chance that a token with this confidence is accepted."""
@@ -46,7 +49,10 @@ class Acceptance:
 
     def saw(self, position: int, confidence: float) -> None:
         """A draft token was offered at `position` (0-based), judged later or not."""
-        self._seen[position > 0].append(bisect_right(EDGES, confidence))
+        at = bisect_right(EDGES, confidence)
+        self._seen[1].append(at)
+        if position == 0:
+            self._seen[0].append(at)
 
     def relax(self) -> None:
         """A new answer: the calibration stays, the recent level counts for less."""
@@ -57,13 +63,12 @@ class Acceptance:
         """`chances[i]` is the acceptance chance that draft position i turned out to have."""
         for i, (confidence, kept) in enumerate(zip(confidences, chances, strict=False)):
             at = bisect_right(EDGES, confidence)
-            self._common = self._common * _MEMORY + np.array([kept, self._expected(at)])
+            self._common = self._common * _LEVEL_MEMORY + np.array([kept, self._expected(at)])
             self._count *= _BIN_MEMORY
             self._kept *= _BIN_MEMORY
             self._count[at] += 1.0
             self._kept[at] += kept
             self._position[:, i] = self._position[:, i] * _MEMORY + (1.0, kept)
-            self.judged += 1
         self._update()
 
     def _expected(self, at: int) -> float:
@@ -76,7 +81,8 @@ class Acceptance:
         # The recent level against what the calibration expected of the same tokens.
         kept, expected = self._common + _COMMON_WEIGHT
         level = float(kept / expected)
-        self._chance = np.clip(shape * level, 0.0, 0.995).tolist()
+        curiosity = _CURIOSITY / (1.0 + self._count)
+        self._chance = np.clip(shape * level + curiosity, 0.0, 0.995).tolist()
 
     def typical(self, position: int, points: int) -> Floats:
         """`points` equally likely acceptance chances of a draft token at this position,

@@ -26,6 +26,7 @@ _PLAIN_EVERY = 64  # drafted rounds between two plain ones that check the baseli
 _MARGIN = 0.01  # tokens a round must promise before drafting counts as paying
 _CREDIT = 0.015  # tokens earned per plain round, to be spent on looking whether drafting pays
 _FIRST_CREDIT = 0.5  # what an answer starts with
+_CATCH_UP = 0.3  # of a draft step, for each token a draft's cache is behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Controller:
         self._credit = _FIRST_CREDIT
         self._lag = 0  # tokens the draft's cache is behind
         self._reach = 1.0
-        self._limit = 0
+        self._looking = False  # drafting although it does not seem to pay
         self._prefill = 0.0  # seconds
 
     # -- policy ---------------------------------------------------------------------
@@ -113,27 +114,16 @@ class Controller:
             return Plan(None, 0, f"draft length 0: {self._refusal}")
         if self._since_plain >= _PLAIN_EVERY:
             return Plan(None, 0, "plain round to check the baseline")
-        best = self._copy(context, longest) or Plan(None, 0, "")
-        if best.drafter is not None:
-            return best
-        model = self._model()
-        if model is None or model.strength(context) < 1:
-            return Plan(None, 0, self._why_plain())
-        cost = self._loss()
-        if not self._pays() and cost > self._credit:
-            return Plan(None, 0, self._why_plain())
-        self._reach = 1.0
-        why = self._why_draft() if self._pays() else f"looking again: {self._why_plain()}"
-        return Plan(model, longest, why, self._worth)
+        return self._copy(context, longest) or self._draft(context, longest) or self._plain(context)
 
     def observe(self, outcome: Outcome) -> None:
         draft, drafter = outcome.draft, outcome.plan.drafter
         self.costs.observe_round(outcome.round)
-        self._since_plain = self._since_plain + 1 if draft.tokens else 0
+        self._since_plain = self._since_plain + 1 if outcome.round.draft_length else 0
         if drafter is not None and draft.tokens:
             self._memory[drafter.name].observe(draft.confidences, outcome.acceptances)
         if draft.calls:
-            if not self._pays():
+            if self._looking:
                 self._credit -= self._loss()
             self._lag = 0
         else:
@@ -158,15 +148,17 @@ class Controller:
     def _model(self) -> Drafter | None:
         return next((d for d in self.drafters if not isinstance(d, LookupDrafter)), None)
 
+    def _lookup(self) -> LookupDrafter | None:
+        return next((d for d in self.drafters if isinstance(d, LookupDrafter)), None)
+
     def _pays(self) -> bool:
         return self._strategy is not None and self._strategy.gain > _MARGIN
 
     def _loss(self) -> float:
-        """Tokens that drafting one round would probably cost, catching up included."""
+        """Tokens that one look at the draft costs, catching up included."""
         if self._strategy is None or self._at is None:
             return float("inf")
-        catching_up = 0.3 * max(0, self._lag - 1) * self._at.draft_step
-        return max(0.0, _MARGIN - self._strategy.gain) + catching_up * self.rate
+        return self.rate * self._at.draft_step * (1 + _CATCH_UP * max(0, self._lag - 1))
 
     @property
     def rate(self) -> float:
@@ -176,7 +168,7 @@ class Controller:
 
     def _copy(self, context: Sequence[int], longest: int) -> Plan | None:
         """A lookup draft, if it is worth more than the draft model's."""
-        lookup = next((d for d in self.drafters if isinstance(d, LookupDrafter)), None)
+        lookup = self._lookup()
         if lookup is None or not (match := lookup.strength(context)):
             return None
         assert self._at is not None
@@ -188,6 +180,26 @@ class Controller:
         why = f"lookup matched {match} tokens, {chances[0]:.0%} sure: copying {length}"
         return Plan(lookup, length, why)
 
+    def _draft(self, context: Sequence[int], longest: int) -> Plan | None:
+        """The draft model's turn: for real if it pays, in the shadow if a look is due."""
+        model = self._model()
+        if model is None or model.strength(context) < 1:
+            return None
+        self._reach = 1.0
+        self._looking = not self._pays()
+        if not self._looking:
+            return Plan(model, longest, self._why_draft(), self._worth)
+        if self._loss() > self._credit:
+            return None
+        return Plan(model, 1, f"{self._why_plain()}; looking again", self._look, shadow=True)
+
+    def _plain(self, context: Sequence[int]) -> Plan:
+        """No draft; a match that is not worth copying is judged in the shadow, for nothing."""
+        lookup = self._lookup()
+        if lookup is not None and lookup.strength(context):
+            return Plan(lookup, 1, self._why_plain(), shadow=True)
+        return Plan(None, 0, self._why_plain())
+
     def _worth(self, position: int, confidence: float) -> Step:
         """Whether the next token of the draft model should go to the target."""
         assert self._strategy is not None
@@ -197,6 +209,11 @@ class Controller:
         acceptance.saw(position, confidence)
         self._reach *= acceptance.chance(confidence)
         return self._strategy.decide(position, self._reach)
+
+    def _look(self, position: int, confidence: float) -> Step:
+        """In the shadow one token is always taken: there is no verification to save."""
+        self._worth(position, confidence)
+        return Step.LAST
 
     # -- reasons --------------------------------------------------------------------
 
@@ -245,8 +262,10 @@ def _copy_chances(
 
 
 def _model_prior(confidence: float) -> float:
-    """A draft's confidence taken at its word, a little doubted."""
-    return 0.1 + 0.85 * confidence
+    """A draft's confidence, doubted where high and trusted where low: where both models
+    sample, an unsure draft may still agree with an unsure target.
+    """
+    return 0.2 + 0.75 * confidence
 
 
 def _copy_prior(confidence: float) -> float:

@@ -149,7 +149,8 @@ class Generation:
         clock = [perf_counter()]
         depth = len(self.context) - 1
         plan = self.policy.plan(self.context, self._limit - self._emitted - 1)
-        draft = yield from self._draft(plan)
+        proposed = yield from self._draft(plan)
+        draft = Draft() if plan.shadow else proposed
         clock.append(perf_counter())
 
         pending = self.context[len(self.target.tokens) :]
@@ -158,12 +159,14 @@ class Generation:
 
         self._ready.clear()
         tokens, chances = self._judge(rows, draft)
+        if plan.shadow:
+            chances = self._shadow_chances(rows, depth, proposed)
         clock.append(perf_counter())
 
         self._rewind()
         clock.append(perf_counter())
         outcome = self._outcome(plan, draft, tokens, depth, clock)
-        self.policy.observe(Outcome(plan, draft, chances, outcome))
+        self.policy.observe(Outcome(plan, proposed, chances, outcome))
         yield from self._ready
         yield outcome
 
@@ -221,6 +224,12 @@ class Generation:
         token = self._token(p.draw(self._rng.random()), kind, p, rows[-1])
         self._emit(token)
         return [*tokens, token], chances
+
+    def _shadow_chances(self, rows: Logits, depth: int, draft: Draft) -> list[float]:
+        """The chance that a draft from the same context would have been accepted."""
+        chain, context = self.request.chain, self.context[: depth + 1]
+        p = chain.distribution(rows[0], chain.recent(context))
+        return [self.request.rule.expected(p, q) for q in draft.dists[:1]]
 
     def _emit(self, token: Token) -> None:
         """Append to the context and the text; note whether the answer ends here."""

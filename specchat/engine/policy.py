@@ -21,12 +21,17 @@ def _always(_drafted: int, _confidence: float) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round's choice: `length` draft tokens from `drafter`, and why."""
+    """One round's choice: `length` draft tokens from `drafter`, and why.
+
+    In the shadow the draft is compared with the target but not verified: the round is a
+    plain one, and what the draft would have been worth is learned for the price of a step.
+    """
 
     drafter: Drafter | None
     length: int
     reason: str
     worth: Judge = _always
+    shadow: bool = False
 
 
 PLAIN = Plan(None, 0, "no draft")
@@ -35,7 +40,7 @@ PLAIN = Plan(None, 0, "no draft")
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a round taught. `acceptances` are the chances of the judged draft tokens, in
-    order: one for each accepted and one for the first refused.
+    order: one for each accepted and one for the first refused. A shadow draft has one.
     """
 
     plan: Plan

@@ -55,7 +55,7 @@ class Exact:
 
     def expected(self, p: Dist, q: Dist) -> float:
         """Σ min(p, q): Leviathan et al. 2022, corollary 3.6."""
-        return float(sum(min(p.p(int(i)), float(x)) for i, x in zip(q.ids, q.probs, strict=True)))
+        return float(np.minimum(p.at(q.ids), q.probs).sum())
 
 
 class Match:
@@ -72,7 +72,7 @@ class Match:
         return Verdict(drawn == token, drawn, p.p(token))
 
     def expected(self, p: Dist, q: Dist) -> float:
-        return float(sum(p.p(int(i)) * float(x) for i, x in zip(q.ids, q.probs, strict=True)))
+        return float(p.at(q.ids) @ q.probs)
 
 
 class Typical:
@@ -94,9 +94,7 @@ class Typical:
         return Verdict(False, p.draw(rng.random()), 0.0)
 
     def expected(self, p: Dist, q: Dist) -> float:
-        floor = self.tau * p.max
-        kept = (float(x) for i, x in zip(q.ids, q.probs, strict=True) if p.p(int(i)) >= floor)
-        return float(sum(kept))
+        return float(q.probs[p.at(q.ids) >= self.tau * p.max].sum())
 
 
 RULES = ("exact", "match", "typical")

@@ -106,16 +106,19 @@ class Dist:
     def max(self) -> float:
         return float(self.probs.max())
 
+    def at(self, ids: Ids) -> Floats:
+        """Probabilities of several tokens: float64, same shape as `ids`."""
+        order = np.argsort(self.ids)
+        found = np.searchsorted(self.ids, ids, sorter=order)
+        found = order[np.minimum(found, len(order) - 1)]
+        return np.where(self.ids[found] == ids, self.probs[found], 0.0)
+
     def minus(self, other: Dist) -> Dist:
         """norm(max(0, self − other)): the residual of rejection sampling.
 
         Where nothing is left (the two are equal up to rounding) self is returned.
         """
-        order = np.argsort(other.ids)
-        at = np.searchsorted(other.ids, self.ids, sorter=order)
-        at = order[np.minimum(at, len(order) - 1)]
-        taken = np.where(other.ids[at] == self.ids, other.probs[at], 0.0)
-        rest = np.maximum(0.0, self.probs - taken)
+        rest = np.maximum(0.0, self.probs - other.at(self.ids))
         total = rest.sum()
         if total <= 0.0:
             return self
