@@ -127,7 +127,9 @@ class ModelDrafter:
         draft = Draft()
         length = min(request.length, self.cache.model.n_ctx - len(request.context))
         recent = list(request.recent)
-        yield from self.catch_up(request.context)
+        if len(request.context) - len(self.cache.tokens) > self.cache.model.prefill_chunk:
+            yield from self.catch_up(request.context)
+        self.cache.mark()
         feed = list(request.context[len(self.cache.tokens) :])
         grammar = request.grammar.clone() if request.grammar else None
         try:
@@ -186,8 +188,7 @@ class LookupDrafter:
 
     def catch_up(self, context: Sequence[int]) -> Steps[None]:
         self._add(context[len(self._text) - len(self._corpus) :])
-        return
-        yield  # makes this a generator like any other drafter's
+        yield from ()  # a generator like any other drafter's
 
     def strength(self, context: Sequence[int]) -> int:
         """Length of the longest earlier match of the context's end, in tokens."""
@@ -222,8 +223,8 @@ class LookupDrafter:
                 grammar.close()
         if request.alternatives:
             draft.alternatives = [()] * len(draft.tokens)
+        yield from ()
         return draft
-        yield
 
     def rewind(self, length: int) -> None:
         """Nothing to drop: only kept tokens are ever added."""

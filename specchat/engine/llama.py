@@ -264,7 +264,14 @@ class LlamaCache:
     model: LlamaModel
     seq_id: int
     tokens: list[int] = field(default_factory=list)
-    _checkpoint: tuple[int, Any] | None = None  # (length, saved state), models without rollback
+    # For models with a recurrent state:
+    _checkpoint: tuple[int, Any] | None = None  # (length, state saved there)
+    _last: int = 0  # tokens of the last call: there are snapshots between them only
+
+    def mark(self) -> None:
+        """See `model.Cache.mark`."""
+        if self.model.rollback != "exact":
+            self._checkpoint = self.model._save(self)
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens. Raises RollbackError if the model cannot."""
@@ -276,9 +283,9 @@ class LlamaModel:
     """One GGUF, loaded: weights, one context, its caches. Satisfies `model.Model`.
 
     `rollback` says how rejected tokens leave the cache: "exact" (removed), "snapshots"
-    (recurrent state kept per token), "checkpoint" (state saved before a verification and
-    restored), or "none", with `rollback_reason` saying why. Not thread-safe: one thread
-    owns it. `abort()` may be called from any thread.
+    (recurrent state kept between the tokens of one call), "checkpoint" (state saved before a
+    verification or a draft and restored), or "none", with `rollback_reason` saying why. Not
+    thread-safe: one thread owns it. `abort()` may be called from any thread.
     """
 
     def __init__(self, path: Path, options: ModelOptions, model: Any, context: Any) -> None:
@@ -473,6 +480,7 @@ class LlamaModel:
             raise self._decode_error(code)
         for request in requests:
             request.cache.tokens.extend(request.tokens)
+            request.cache._last = len(request.tokens)  # type: ignore[attr-defined]
         if not outputs:
             return [self._view[1][:0] for _ in requests]
         rows = self._logits(outputs)
@@ -493,13 +501,16 @@ class LlamaModel:
         return self._view[1][:outputs]
 
     def _undo(self, requests: Sequence[Evaluate]) -> None:
-        """Put every cache back to its length before a failed call."""
+        """Put every cache back to its length before a failed call. A recurrent state may
+        have been changed in part: it is dropped, and the next request evaluates all again.
+        """
         for request in requests:
             cache = request.cache
             assert isinstance(cache, LlamaCache)
-            if not C.llama_memory_seq_rm(self._memory, cache.seq_id, len(cache.tokens), -1):
-                C.llama_memory_seq_rm(self._memory, cache.seq_id, -1, -1)
-                cache.tokens.clear()  # the next request evaluates its prompt again
+            if self.rollback != "exact" or not C.llama_memory_seq_rm(
+                self._memory, cache.seq_id, len(cache.tokens), -1
+            ):
+                self._reset(cache)
 
     def _decode_error(self, code: int) -> Exception:
         if code == 2:
@@ -543,13 +554,19 @@ class LlamaModel:
     def _reset(self, cache: LlamaCache) -> None:
         C.llama_memory_seq_rm(self._memory, cache.seq_id, -1, -1)
         cache.tokens.clear()
-        cache._checkpoint = None
+        cache._checkpoint, cache._last = None, 0
 
     def _truncate(self, cache: LlamaCache, length: int) -> None:
+        dropped = len(cache.tokens) - length
         if length == 0:
             self._reset(cache)
-        elif C.llama_memory_seq_rm(self._memory, cache.seq_id, length, -1):
+        elif (self.rollback == "exact" or dropped < cache._last) and C.llama_memory_seq_rm(
+            self._memory, cache.seq_id, length, -1
+        ):
             del cache.tokens[length:]
+            cache._last = 0
+            if cache._checkpoint and cache._checkpoint[0] > length:
+                cache._checkpoint = None
         else:
             self._restore(cache, length)
 
@@ -582,9 +599,9 @@ class LlamaModel:
         del cache.tokens[start:]
         if not C.llama_memory_seq_rm(self._memory, cache.seq_id, start or -1, -1):
             raise RollbackError(f"{self.path.name} cannot drop tokens after a restored state.")
-        if again:
-            cache._checkpoint = None
-            self.evaluate([Evaluate(cache, again, 1)])
+        with contextlib.suppress(Cancelled):  # leaves the cache empty, which is also in order
+            for first in range(0, len(again), self.max_batch):
+                self.evaluate([Evaluate(cache, again[first : first + self.max_batch], 0)])
 
     @property
     def can_rollback(self) -> bool:

@@ -30,6 +30,11 @@ class Cache(Protocol):
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens. Raises RollbackError if the model cannot."""
 
+    def mark(self) -> None:
+        """What follows, over several calls, may be truncated to here. Only models that
+        cannot drop tokens one by one need to know.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
@@ -63,5 +68,5 @@ class Model(Protocol):
 
         Returns, per request, float32 logits of shape (outputs, n_vocab): views that the
         next call to the same model overwrites. On error or abort every cache is left as it
-        was. Raises DecodeError, Cancelled.
+        was, or empty where the model cannot go back. Raises DecodeError, Cancelled.
         """

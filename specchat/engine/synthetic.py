@@ -86,6 +86,9 @@ class TableCache:
     def truncate(self, length: int) -> None:
         del self.tokens[length:]
 
+    def mark(self) -> None:
+        """Nothing to remember."""
+
 
 def simulate(
     target: Table, draft: Table, rule: Rule, length: int, tokens: int, seed: int
