@@ -1,0 +1,15 @@
+"""`specchat` and `python -m specchat`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    from specchat.cli.main import main as run
+
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

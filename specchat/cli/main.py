@@ -1,0 +1,101 @@
+"""Which command runs, and how its errors end: one line, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specchat import __version__
+from specchat.errors import SpecchatError
+
+# Modules with `add_parser` and `run`; imported only when their command is named.
+COMMANDS = {
+    "doctor": "specchat.cli.doctor",
+    "simulate": "specchat.cli.simulate",
+    "bench": "specchat.cli.bench",
+}
+_SUMMARIES = {
+    "doctor": "check whether a pair of models fits, and what it costs",
+    "simulate": "show how speculation saves target calls; needs no model",
+    "bench": "measure plain, fixed and automatic draft lengths on a pair",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; returns the exit code."""
+    _log_to_file()
+    try:
+        parser = _parser(argv)
+        args = parser.parse_args(argv)
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except SpecchatError as error:
+        _complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`| head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        logging.getLogger("specchat").exception("unexpected error")
+        _complain(f"Unexpected {type(error).__name__}: {error}. Details are in {log_file()}.")
+        return 1
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    named = argv[0] if argv and argv[0] in COMMANDS else None
+    if named:
+        parser = argparse.ArgumentParser(prog="specchat")
+        importlib.import_module(COMMANDS[named]).add_parser(parser.add_subparsers())
+        return parser
+    from specchat.cli import ask
+    from specchat.cli.options import add_model_flags, add_sampling_flags
+
+    parser = argparse.ArgumentParser(
+        prog="specchat",
+        description="Chat with a local GGUF model, sped up by speculative decoding.",
+        epilog="commands:\n"
+        + "\n".join(f"  specchat {name:<10} {text}" for name, text in _SUMMARIES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"specchat {__version__}")
+    ask.add_flags(parser)
+    add_model_flags(parser)
+    add_sampling_flags(parser)
+    parser.set_defaults(run=ask.run)
+    return parser
+
+
+def _complain(message: str) -> None:
+    from specchat.engine.text import strip_control
+
+    line = " ".join(strip_control(message).split("\n"))
+    print(f"specchat: {line}", file=sys.stderr, flush=True)
+
+
+def log_file() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_log_dir("specchat")) / "specchat.log"
+
+
+def _log_to_file() -> None:
+    """Warnings and tracebacks go to the log file; nothing but answers to the terminal."""
+    handler: logging.Handler
+    try:
+        log_file().parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(log_file(), delay=True, encoding="utf-8")
+    except OSError:
+        handler = logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("specchat")
+    logger.addHandler(handler)
+    logger.propagate = False
