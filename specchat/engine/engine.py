@@ -25,7 +25,7 @@ from specchat.engine.rules import make_rule
 from specchat.engine.sampling import Chain, SamplingParams
 from specchat.engine.slots import Slot, Slots
 from specchat.engine.stats import Stats
-from specchat.engine.template import ChatTemplate
+from specchat.engine.template import PLAIN, ChatTemplate
 from specchat.errors import BadRequestError, BusyError
 
 MAX_DRAFT_LENGTH = 16
@@ -181,6 +181,9 @@ class Engine:
         prompt = self.template.tokens(
             messages, add_generation_prompt=not continue_final, continue_final=continue_final
         )
+        settings = settings or Settings()
+        if self.template.source == PLAIN:  # it has no token that ends a turn
+            settings = replace(settings, stops=(*settings.stops, "\nUser:"))
         return self.generate(prompt, settings, cancel)
 
     def generate(
