@@ -1,5 +1,10 @@
-"""The statistical machinery of test_losslessness.py: exact joint distributions, counts of
-what the loop emits, and the goodness-of-fit test between them.
+"""What the losslessness tests share: exact joint distributions, counts of what the loop
+emits, the goodness-of-fit test between them, and deliberately broken rules.
+
+Every comparison is of counts over many seeds with exactly computed probabilities. All seeds
+are fixed, so the outcome never varies; for fresh seeds the chance that any comparison fails
+although the loop is right is below ERROR_RATE (Bonferroni), as far as the chi-square
+approximation holds.
 """
 
 from __future__ import annotations
@@ -14,9 +19,28 @@ from specchat.engine.batch import drive
 from specchat.engine.events import Token
 from specchat.engine.loop import Generation, Request
 from specchat.engine.model import Evaluate
-from specchat.engine.sampling import Chain
+from specchat.engine.rules import Exact, Match, Verdict
+from specchat.engine.sampling import Chain, SamplingParams
 
+ERROR_RATE = 1e-6
+COMPARISONS = 100  # all tests together make fewer
+THRESHOLD = ERROR_RATE / COMPARISONS
+RUNS = 600
 DEPTH = 3  # tokens of an answer whose joint distribution is compared
+RULES = {"exact": Exact(), "match": Match()}
+
+
+def params(**changes):
+    """Neutral sampling but for `changes`."""
+    return SamplingParams(**{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **changes})
+
+
+PENALTIES = {
+    "repeat_penalty": 1.3,
+    "presence_penalty": 0.4,
+    "frequency_penalty": 0.8,
+    "penalty_last_n": 6,
+}
 
 
 def joint(cache, prompt, params, depth=DEPTH):
@@ -107,3 +131,40 @@ def p_value(counts, exact):
         return 1.0  # one possible outcome, and it is the one seen
     statistic = (((seen - expected) ** 2)[used] / expected[used]).sum()
     return float(chi2.sf(statistic, used.sum() - 1))
+
+
+# -- broken rules
+
+
+class AcceptAlways(Exact):
+    def judge(self, p, token, q, rng):
+        return Verdict(True, token, 1.0)
+
+
+class AcceptWithP(Exact):
+    """p in place of min(1, p/q)."""
+
+    def judge(self, p, token, q, rng):
+        if rng.random() < p.p(token):
+            return Verdict(True, token, p.p(token))
+        return Verdict(False, p.minus(q).draw(rng.random()), p.p(token))
+
+
+class ResidualIsP(Exact):
+    """A refused token is replaced from p, not from norm(max(0, p − q))."""
+
+    def judge(self, p, token, q, rng):
+        verdict = super().judge(p, token, q, rng)
+        return verdict if verdict.accepted else Verdict(False, p.draw(rng.random()), 0.0)
+
+
+class RedrawnMatch(Match):
+    """Draws a second time where the first draw was not the draft's token."""
+
+    def judge(self, p, token, q, rng):
+        verdict = super().judge(p, token, q, rng)
+        return verdict if verdict.accepted else Verdict(False, p.draw(rng.random()), 0.0)
+
+
+def class_name(rule):
+    return type(rule).__name__

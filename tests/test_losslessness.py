@@ -1,10 +1,8 @@
 """`exact` and `match` change nothing: whatever the draft, the answer follows the target's own
 distribution after the sampler chain. And the tests that say so can see a broken rule.
 
-Each test compares counts over many seeds with exactly computed probabilities. All seeds are
-fixed, so the outcome never varies; for fresh seeds the chance that any of the tests fails
-although the loop is right is below ERROR_RATE (Bonferroni), as far as the chi-square
-approximation holds.
+The same on models in llama.cpp is in test_losslessness_gguf.py; how it is judged, and how
+often it would err, in losslessness.py.
 """
 
 from collections import Counter
@@ -13,13 +11,29 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from losslessness import answer, joint, lossless_p_value, p_value, sample
+from losslessness import (
+    PENALTIES,
+    RULES,
+    RUNS,
+    THRESHOLD,
+    AcceptAlways,
+    AcceptWithP,
+    RedrawnMatch,
+    ResidualIsP,
+    answer,
+    class_name,
+    joint,
+    lossless_p_value,
+    p_value,
+    params,
+    sample,
+)
 
 from specchat.engine.drafters import LookupDrafter, ModelDrafter, Step
 from specchat.engine.events import Kind
 from specchat.engine.policy import FixedLength, Plan
-from specchat.engine.rules import Exact, Match, Typical, Verdict
-from specchat.engine.sampling import Chain, SamplingParams
+from specchat.engine.rules import Exact, Match, Typical
+from specchat.engine.sampling import Chain
 from specchat.engine.synthetic import (
     Alphabet,
     N,
@@ -27,11 +41,6 @@ from specchat.engine.synthetic import (
     TableModel,
     random_table,
 )
-
-ERROR_RATE = 1e-6
-COMPARISONS = 100  # p-values taken in this file are fewer
-THRESHOLD = ERROR_RATE / COMPARISONS
-RUNS = 600
 
 TARGET = random_table(1)
 OTHER = random_table(2)
@@ -45,17 +54,6 @@ DRAFTS = {
 PROMPT = [3, 1, 4, 1, 5]  # a repetition, for the penalties to see
 
 
-def params(**changes):
-    """Neutral sampling but for `changes`."""
-    return SamplingParams(**{"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **changes})
-
-
-PENALTIES = {
-    "repeat_penalty": 1.3,
-    "presence_penalty": 0.4,
-    "frequency_penalty": 0.8,
-    "penalty_last_n": 6,
-}
 CHAINS = {
     "neutral": params(),
     "cold": params(temperature=0.7),
@@ -69,7 +67,6 @@ CHAINS = {
         temperature=0.8, top_k=6, top_p=0.9, min_p=0.05, logit_bias={2: 1.0}, **PENALTIES
     ),
 }
-RULES = {"exact": Exact(), "match": Match()}
 # Every draft with every chain under `exact`; the lengths take turns so that each meets each
 # of both. `match` is compared with plain decoding token by token as well (below), so here
 # it meets every chain once.
@@ -161,36 +158,6 @@ def test_a_long_answer(rule, drafter):
 # -- the same tests notice a broken rule ---------------------------------------------------
 
 
-class AcceptAlways(Exact):
-    def judge(self, p, token, q, rng):
-        return Verdict(True, token, 1.0)
-
-
-class AcceptWithP(Exact):
-    """p in place of min(1, p/q)."""
-
-    def judge(self, p, token, q, rng):
-        if rng.random() < p.p(token):
-            return Verdict(True, token, p.p(token))
-        return Verdict(False, p.minus(q).draw(rng.random()), p.p(token))
-
-
-class ResidualIsP(Exact):
-    """A refused token is replaced from p, not from norm(max(0, p − q))."""
-
-    def judge(self, p, token, q, rng):
-        verdict = super().judge(p, token, q, rng)
-        return verdict if verdict.accepted else Verdict(False, p.draw(rng.random()), 0.0)
-
-
-class RedrawnMatch(Match):
-    """Draws a second time where the first draw was not the draft's token."""
-
-    def judge(self, p, token, q, rng):
-        verdict = super().judge(p, token, q, rng)
-        return verdict if verdict.accepted else Verdict(False, p.draw(rng.random()), 0.0)
-
-
 class BonusFromDraft(TableModel):
     """A target that answers a draft's last position with the draft's own logits."""
 
@@ -219,7 +186,9 @@ class Deaf(list):
 
 
 BROKEN = [AcceptAlways(), AcceptWithP(), ResidualIsP(), RedrawnMatch(), Typical(0.5)]
-by_class = pytest.mark.parametrize("rule", BROKEN, ids=lambda rule: type(rule).__name__)
+
+
+by_class = pytest.mark.parametrize("rule", BROKEN, ids=class_name)
 
 
 @pytest.mark.parametrize("chain", ["neutral", "all"])
