@@ -74,6 +74,29 @@ class ModelOptions:
     max_outputs: int = 32
     sequences: int = 1
 
+    def __post_init__(self) -> None:
+        """Raises BadRequestError naming the option that is out of range."""
+        for name, low, high in (
+            ("n_ctx", 32, 2**31 - 1),
+            ("threads", 0, 1024),
+            ("threads_batch", 0, 1024),
+            ("prefill_chunk", 1, 65536),
+            ("max_outputs", 1, 65536),
+            ("sequences", 1, 256),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high and (name, value) != ("n_ctx", 0):
+                raise BadRequestError(f"{name} must be {low} to {high}, not {value}.", name)
+        for name, known in (
+            ("type_k", KV_TYPES),
+            ("type_v", KV_TYPES),
+            ("flash_attention", FLASH_ATTENTION),
+        ):
+            if getattr(self, name) not in known:
+                raise BadRequestError(
+                    f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}.", name
+                )
+
 
 class _Log:
     """Receives llama.cpp's log: everything to a file, the last errors kept for messages."""
@@ -149,8 +172,13 @@ class Tokenizer:
     def _id(self, token: int) -> int | None:
         return token if 0 <= token < self.n_vocab else None
 
+    def _check(self, token: int) -> None:
+        if not 0 <= token < self.n_vocab:  # llama.cpp would end the process
+            raise BadRequestError(f"There is no token {token}; this model has {self.n_vocab}.")
+
     def text(self, token: int) -> str:
         """The vocabulary entry's own text, e.g. "<|im_end|>"."""
+        self._check(token)
         return bytes(C.llama_vocab_get_text(self._vocab, token) or b"").decode("utf-8", "replace")
 
     def tokenize(self, text: str, *, parse_special: bool = False) -> list[int]:
@@ -173,6 +201,7 @@ class Tokenizer:
         """The bytes that `token` adds to a text: empty for control tokens."""
         cached = self._pieces.get(token)
         if cached is None:
+            self._check(token)
             cached = self._pieces[token] = self._render(token, special=False)
         return cached
 
@@ -189,6 +218,7 @@ class Tokenizer:
         """Whether `token` ends a generation (EOS, end of turn, ...)."""
         cached = self._eog.get(token)
         if cached is None:
+            self._check(token)
             cached = self._eog[token] = bool(C.llama_vocab_is_eog(self._vocab, token))
         return cached
 
@@ -329,10 +359,14 @@ class LlamaModel:
         _start_backend()
         _log.errors.clear()
         cancelled = False
+        raised: BaseException | None = None
 
         def report(share: float, _data: Any) -> bool:
-            nonlocal cancelled
-            cancelled = progress is not None and not progress(share)
+            nonlocal cancelled, raised
+            try:
+                cancelled = progress is not None and not progress(share)
+            except BaseException as error:  # such as Ctrl-C: it must not get lost in C code
+                cancelled, raised = True, error
             return not cancelled
 
         callback = C.llama_progress_callback(report)
@@ -344,7 +378,7 @@ class LlamaModel:
         if cancelled:
             if model:
                 C.llama_model_free(model)
-            raise LoadCancelled(f"Loading {path.name} was cancelled.")
+            raise raised or LoadCancelled(f"Loading {path.name} was cancelled.")
         if not model:
             raise ModelLoadError(f"Cannot load {path}: {_last_error()}")
         try:
@@ -361,13 +395,6 @@ class LlamaModel:
 
     @staticmethod
     def _make_context(path: Path, model: Any, options: ModelOptions) -> Any:
-        for name, value, known in (
-            ("type_k", options.type_k, KV_TYPES),
-            ("type_v", options.type_v, KV_TYPES),
-            ("flash_attention", options.flash_attention, FLASH_ATTENTION),
-        ):
-            if value not in known:
-                raise BadRequestError(f"{name} is {value!r}; choose from {', '.join(known)}.", name)
         threads = options.threads or default_threads()
         params = C.llama_context_default_params()
         per_sequence = options.n_ctx or min(C.llama_model_n_ctx_train(model), 8192)
@@ -453,6 +480,8 @@ class LlamaModel:
 
     def evaluate(self, requests: Sequence[Evaluate]) -> list[Logits]:
         """See `model.Model.evaluate`. At most `max_batch` tokens in all."""
+        if not self._context:
+            raise DecodeError(f"{self.path.name} is closed.")
         n = outputs = 0
         for request in requests:
             cache = request.cache
@@ -473,6 +502,8 @@ class LlamaModel:
                 cache._checkpoint = self._save(cache)
             n = end
             outputs += request.outputs
+        if outputs > self.options.max_outputs * self.options.sequences:
+            raise DecodeError(f"{outputs} outputs do not fit a call of {self.path.name}.")
         self._batch.n_tokens = n
         code = C.llama_decode(self._context, self._batch)
         if code != 0:
@@ -557,6 +588,9 @@ class LlamaModel:
         cache._checkpoint, cache._last = None, 0
 
     def _truncate(self, cache: LlamaCache, length: int) -> None:
+        if not self._context:
+            cache.tokens.clear()
+            return
         dropped = len(cache.tokens) - length
         if length == 0:
             self._reset(cache)
@@ -638,3 +672,25 @@ def log_path() -> Path:
 
 def _last_error() -> str:
     return "; ".join(list(_log.errors)[-2:]) or f"see {_log.path}"
+
+
+# File types of llama.h that make sense for a benchmark fixture.
+FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}
+
+
+def quantize(source: Path, target: Path, kind: str) -> None:
+    """Write `source` with its weights in another type, by llama.cpp's own quantiser.
+
+    Quantised sources are accepted. Raises BadRequestError for an unknown type,
+    ModelLoadError with llama.cpp's last error.
+    """
+    if kind not in FILE_TYPES:
+        raise BadRequestError(f"There is no type {kind!r}; choose from {', '.join(FILE_TYPES)}.")
+    _start_backend()
+    _log.errors.clear()
+    params = C.llama_model_quantize_default_params()
+    params.ftype = FILE_TYPES[kind]
+    params.allow_requantize = True
+    params.nthread = default_threads()
+    if C.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params)):
+        raise ModelLoadError(f"Cannot write {source.name} as {kind}: {_last_error()}")

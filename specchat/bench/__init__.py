@@ -1,0 +1,1 @@
+"""Benchmarks on real pairs, and the fixtures that let them run on any machine."""
