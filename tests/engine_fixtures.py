@@ -23,8 +23,11 @@ CONTEXT = 512
 
 @pytest.fixture(scope="session")
 def chat_model(smollm2):
-    """SmolLM2 with three sequences of 512 tokens: target and draft can share it."""
-    with LlamaModel.load(smollm2, ModelOptions(n_ctx=CONTEXT, sequences=3)) as model:
+    """SmolLM2 with three sequences of 512 tokens: target and draft can share it.
+
+    One thread, for llama.cpp's threads wait by spinning, which is slow on a busy machine.
+    """
+    with LlamaModel.load(smollm2, ModelOptions(n_ctx=CONTEXT, sequences=3, threads=1)) as model:
         yield model
 
 

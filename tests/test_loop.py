@@ -29,13 +29,12 @@ from hypothesis import strategies as st
 from specchat.engine.batch import drive
 from specchat.engine.drafters import LookupDrafter, ModelDrafter
 from specchat.engine.events import FinishReason, Kind, Prefill
-from specchat.engine.llama import LlamaModel, ModelOptions
+from specchat.engine.llama import LlamaModel, ModelOptions, quantize
 from specchat.engine.model import Evaluate
 from specchat.engine.rules import Exact, Match, Typical
 from specchat.engine.sampling import SamplingParams
 from specchat.errors import BadRequestError, PromptTooLongError
 
-pytest_plugins = ["engine_fixtures"]
 pytestmark = pytest.mark.model
 
 STORY = "Write two sentences about a fox and a crow."
@@ -112,10 +111,9 @@ def test_greedy_answers_do_not_depend_on_the_draft(
 
 
 def test_greedy_answers_with_a_requantised_draft(chat_model, smollm2, borrow, plain, tmp_path):
-    fixtures = pytest.importorskip("specchat.bench.fixtures")
     path = tmp_path / "q4_0.gguf"
-    fixtures.requantise(smollm2, path, "Q4_0")
-    with LlamaModel.load(path, ModelOptions(n_ctx=CONTEXT)) as small:
+    quantize(smollm2, path, "Q4_0")
+    with LlamaModel.load(path, ModelOptions(n_ctx=CONTEXT, threads=1)) as small:
         drafter = ModelDrafter(small.new_cache(), chat_model.n_vocab)
         run = answer(borrow(chat_model), chat(chat_model, STORY), drafter, max_tokens=48)
     assert_same_greedy(plain(STORY), run)
@@ -213,6 +211,13 @@ def test_max_tokens_zero_reads_the_prompt_and_ends(chat_model, borrow):
 def test_an_empty_prompt_is_refused(chat_model, borrow):
     with pytest.raises(BadRequestError, match="prompt is empty") as caught:
         start(borrow(chat_model), [])
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize("token", [-1, 49_152])
+def test_a_prompt_with_unknown_tokens_is_refused(chat_model, borrow, token):
+    with pytest.raises(BadRequestError, match=f"token {token}; this model has 49152") as caught:
+        start(borrow(chat_model), [5, token, 6])
     assert caught.value.param == "prompt"
 
 
@@ -582,7 +587,7 @@ def test_recurrent_drafts_are_rolled_back(recurrent_model, borrow, length):
 
 
 def test_gemma_generates_with_lookup_as_without(gemma):
-    with LlamaModel.load(gemma, ModelOptions(n_ctx=1024)) as model:
+    with LlamaModel.load(gemma, ModelOptions(n_ctx=1024, threads=1)) as model:
         assert model.rollback == "exact"
         assert model.n_vocab == 262_144
         cache = model.new_cache()

@@ -18,6 +18,7 @@ from specchat.engine.events import Alternative
 from specchat.engine.model import Cache, Evaluate, Logits
 from specchat.engine.prefix import missing_chunks, reuse
 from specchat.engine.sampling import Chain, Constraint, Dist, one_hot
+from specchat.errors import GrammarError
 
 T = TypeVar("T")
 Steps = Generator[Evaluate, Logits, T]
@@ -136,8 +137,11 @@ class ModelDrafter:
             while True:
                 rows = yield Evaluate(self.cache, feed, 1)
                 row = rows[0, : self._n_vocab]
-                dist, confidence = request.chain.draft_distribution(row, recent, grammar)
                 draft.calls += 1
+                try:
+                    dist, confidence = request.chain.draft_distribution(row, recent, grammar)
+                except GrammarError:  # a dead end on a way the target need not take
+                    break
                 step = request.worth(len(draft.tokens), confidence)
                 if step is Step.STOP:
                     break

@@ -77,6 +77,12 @@ class Generation:
             raise BadRequestError("The prompt is empty: there is nothing to continue.", "prompt")
         if len(request.prompt) >= n_ctx:
             raise PromptTooLongError(len(request.prompt), n_ctx)
+        for token in (min(request.prompt), max(request.prompt)):
+            if not 0 <= token < target.model.n_vocab:
+                raise BadRequestError(
+                    f"The prompt has token {token}; this model has {target.model.n_vocab}.",
+                    "prompt",
+                )
         self.request, self.target, self.policy, self.vocabulary = (
             request,
             target,
