@@ -63,6 +63,11 @@ class Calibration:
             for _ in drive(measure(draft, self.costs.draft, _CHECK_BUDGET, (1, 1, 1, 2))):
                 pass
 
+    def measure_again(self, target: Cache, draft: Cache | None) -> None:
+        """Forget the curves and acceptance of earlier runs, and measure anew."""
+        self.costs, self.memory = PairCosts(), {}
+        self.measure(target, draft)
+
     def acceptance(self, key: str) -> dict[str, Acceptance]:
         """Estimates by drafter name under a rule and temperature, named by `key`."""
         return self.memory.setdefault(key, {})

@@ -232,6 +232,10 @@ class Engine:
             cancel.attach([])
             self._slots.release(slot)
 
+    def release_slots(self) -> None:
+        """Give all sequences back to the models, for who wants to use those directly."""
+        self._slots.close()
+
     @property
     def idle_slots(self) -> int:
         return self._slots.idle
@@ -274,6 +278,11 @@ class Engine:
                     cache.truncate(0)
             self._calibration.measure(slot.target, slot.draft)
         return self._calibration
+
+    def calibrate_afresh(self) -> None:
+        """Forget what earlier runs measured, and measure anew."""
+        slot = self._slots.all[0]
+        self.calibration.measure_again(slot.target, slot.draft)
 
     def stats(self) -> Stats:
         """Figures for the next answer, with the measured baseline if there is one."""

@@ -521,6 +521,19 @@ class LlamaModel:
             first += request.outputs
         return answer
 
+    def bare_greedy(self, cache: LlamaCache, token: int) -> int:
+        """The least a plain decoding loop can do: one llama_decode and one argmax.
+
+        The yardstick of `specchat bench overhead`; returns the next token.
+        """
+        self._ids[0], self._positions[0], self._wanted[0] = token, len(cache.tokens), 1
+        self._seq_pointers[0] = self._seq_values.ctypes.data + 4 * cache.seq_id
+        self._batch.n_tokens = 1
+        if code := C.llama_decode(self._context, self._batch):
+            raise self._decode_error(code)
+        cache.tokens.append(token)
+        return int(self._logits(1)[0].argmax())
+
     def _logits(self, outputs: int) -> Logits:
         """A NumPy view over llama.cpp's logits, remade only when its buffer moved or grew."""
         address = ctypes.cast(C.llama_get_logits(self._context), ctypes.c_void_p).value or 0

@@ -69,6 +69,14 @@ class Slots:
         """The slot's answer is finished; its caches stay for the next turn."""
         slot.busy = False
 
+    def close(self) -> None:
+        """Empty all caches and give the sequences back."""
+        for slot in self.all:
+            self._target.release(slot.target)
+            if self._draft and slot.draft:
+                self._draft.release(slot.draft)
+        self.all = []
+
     def _can_copy(self) -> bool:
         models = [self._target] + ([self._draft] if self._draft else [])
         return all(model.rollback == "exact" for model in models)
