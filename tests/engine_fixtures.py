@@ -143,6 +143,16 @@ def collect(run, event):
         run.finish = event
 
 
+def finish(steps):
+    """Run a drafter's generator to its value, answering its model calls."""
+    try:
+        item = next(steps)
+        while True:
+            item = steps.send(item.cache.model.evaluate([item])[0])
+    except StopIteration as stop:
+        return stop.value
+
+
 def check_caches(run, *caches):
     """Caches hold a beginning of the context and nothing else, in llama.cpp too."""
     context = run.generation.context

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from engine_fixtures import finish
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,16 +25,6 @@ def request(context, length=5, worth=lambda n, c: Step.MORE, grammar=None, eog=(
         is_eog=lambda token: token in eog,
         grammar=grammar,
     )
-
-
-def finish(steps):
-    """Run a drafter's generator to its value, answering its model calls."""
-    try:
-        item = next(steps)
-        while True:
-            item = steps.send(item.cache.model.evaluate([item])[0])
-    except StopIteration as stop:
-        return stop.value
 
 
 def propose(drafter, context, **settings):

@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from specchat.errors import GrammarError
 
 MAX_BYTES = 256 * 1024
-MAX_NESTING = 100  # parentheses; llama.cpp recurses
+MAX_NESTING = 1000  # parentheses; llama.cpp recurses, and 2000 overflow a stack of 512 KiB
 MAX_DEPTH = 2000  # rules that begin with each other; llama.cpp recurses
 MAX_ELEMENTS = 200_000  # after repetitions are written out
 MAX_REPEAT = 2000  # llama.cpp's MAX_REPETITION_THRESHOLD
