@@ -74,6 +74,7 @@ class Controller:
         self._reach = 1.0
         self._looking = False  # drafting although it does not seem to pay
         self._prefill = 0.0  # seconds
+        self._plain_reason = self._draft_reason = ""
 
     # -- policy ---------------------------------------------------------------------
 
@@ -143,6 +144,8 @@ class Controller:
             )
         else:
             self._strategy = None
+        self._plain_reason = self._why_plain()
+        self._draft_reason = self._why_draft() if self._pays() else ""
         self._due = self._round + (_REFRESH if self._round > _REFRESH else 2)
 
     def _model(self) -> Drafter | None:
@@ -188,17 +191,17 @@ class Controller:
         self._reach = 1.0
         self._looking = not self._pays()
         if not self._looking:
-            return Plan(model, longest, self._why_draft(), self._worth)
+            return Plan(model, longest, self._draft_reason, self._worth)
         if self._loss() > self._credit:
             return None
-        return Plan(model, 1, f"{self._why_plain()}; looking again", self._look, shadow=True)
+        return Plan(model, 1, f"{self._plain_reason}; looking again", self._look, shadow=True)
 
     def _plain(self, context: Sequence[int]) -> Plan:
         """No draft; a match that is not worth copying is judged in the shadow, for nothing."""
         lookup = self._lookup()
         if lookup is not None and lookup.strength(context):
-            return Plan(lookup, 1, self._why_plain(), shadow=True)
-        return Plan(None, 0, self._why_plain())
+            return Plan(lookup, 1, self._plain_reason, shadow=True)
+        return Plan(None, 0, self._plain_reason)
 
     def _worth(self, position: int, confidence: float) -> Step:
         """Whether the next token of the draft model should go to the target."""

@@ -44,9 +44,10 @@ class Curve:
         self._own: dict[int, deque[float]] = {}
         self._seen: dict[int, int] = {}
         self._observations = 0
+        self._new: list[tuple[int, int, float]] = []
 
     def __bool__(self) -> bool:
-        return bool(self.points)
+        return bool(self.points or self._new)
 
     def add(self, depth: int, n: int, seconds: float) -> None:
         """A measurement: `n` tokens in one call on a cache of `depth` tokens."""
@@ -56,17 +57,26 @@ class Curve:
 
     def observe(self, n: int, depth: int, seconds: float) -> None:
         """A live call, which corrects the curve."""
-        if not self.points:
-            self.add(depth, n, seconds)
-            return
-        ratio = seconds / float(self._measured(np.array([n]), depth)[0])
-        self._observations += 1
-        self._common.append(ratio)
-        self._own.setdefault(n, deque(maxlen=_LOCAL)).append(ratio)
-        self._seen[n] = self._observations
+        self._new.append((n, depth, seconds))
+        if len(self._new) >= _RECENT:
+            self._digest()
+
+    def _digest(self) -> None:
+        """Turn new observations into ratios: put off until needed, a round must be cheap."""
+        for n, depth, seconds in self._new:
+            if not self.points:
+                self.add(depth, n, seconds)
+                continue
+            ratio = seconds / float(self._measured(np.array([n]), depth)[0])
+            self._observations += 1
+            self._common.append(ratio)
+            self._own.setdefault(n, deque(maxlen=_LOCAL)).append(ratio)
+            self._seen[n] = self._observations
+        self._new.clear()
 
     def table(self, counts: npt.NDArray[np.int_], depth: int) -> Floats:
         """Seconds of calls with `counts` tokens at `depth`: float64, same shape."""
+        self._digest()
         common = statistics.median(self._common) if self._common else 1.0
         seconds = self._measured(counts, depth) * common
         for n, own in self._own.items():
@@ -80,6 +90,7 @@ class Curve:
 
     def spread(self, n: int) -> float:
         """Relative standard error of the time for `n` tokens, from live observations."""
+        self._digest()
         own = self._own.get(n, ())
         if len(own) < 2:
             return 0.05

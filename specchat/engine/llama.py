@@ -445,6 +445,8 @@ class LlamaModel:
         self._n_seq = np.ones(size, np.int32)
         self._wanted = np.zeros(size, np.int8)
         self._seq_values = np.arange(sequences, dtype=np.int32)
+        self._seq_address = self._seq_values.ctypes.data
+        self._count = np.arange(self.n_ctx, dtype=np.int32)
         self._seq_pointers = np.zeros(size, np.uintp)
         self._batch = C.llama_batch(
             n_tokens=0,
@@ -494,8 +496,8 @@ class LlamaModel:
                     f"(context {self.n_ctx}, at most {self.max_batch} a call)."
                 )
             self._ids[n:end] = request.tokens
-            self._positions[n:end] = np.arange(depth, depth + end - n)
-            self._seq_pointers[n:end] = self._seq_values.ctypes.data + 4 * cache.seq_id
+            self._positions[n:end] = self._count[depth : depth + end - n]
+            self._seq_pointers[n:end] = self._seq_address + 4 * cache.seq_id
             self._wanted[n:end] = 0
             self._wanted[end - request.outputs : end] = 1
             if self.rollback == "checkpoint" and request.outputs > 1:
@@ -527,7 +529,7 @@ class LlamaModel:
         The yardstick of `specchat bench overhead`; returns the next token.
         """
         self._ids[0], self._positions[0], self._wanted[0] = token, len(cache.tokens), 1
-        self._seq_pointers[0] = self._seq_values.ctypes.data + 4 * cache.seq_id
+        self._seq_pointers[0] = self._seq_address + 4 * cache.seq_id
         self._batch.n_tokens = 1
         if code := C.llama_decode(self._context, self._batch):
             raise self._decode_error(code)
@@ -536,9 +538,10 @@ class LlamaModel:
 
     def _logits(self, outputs: int) -> Logits:
         """A NumPy view over llama.cpp's logits, remade only when its buffer moved or grew."""
-        address = ctypes.cast(C.llama_get_logits(self._context), ctypes.c_void_p).value or 0
-        if not address:
+        pointer = C.llama_get_logits(self._context)
+        if not pointer:
             raise DecodeError("llama.cpp returned no logits.")
+        address = ctypes.addressof(pointer.contents)
         if self._view[0] != address or len(self._view[1]) < outputs:
             memory = (ctypes.c_float * (outputs * self.n_vocab)).from_address(address)
             self._view = (address, np.ctypeslib.as_array(memory).reshape(outputs, -1))

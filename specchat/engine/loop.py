@@ -9,7 +9,7 @@ client. Whoever drives it (`batch.py`) may answer the requests of many sequences
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -90,7 +90,7 @@ class Generation:
             vocabulary,
         )
         self.context = list(request.prompt)
-        self.usage = Usage(prompt_tokens=len(request.prompt))
+        self._cached = self._draft_cached = self._drafted = self._accepted = 0
         self.reason: FinishReason | None = None
         limit = n_ctx - len(request.prompt)
         self._limit = limit if request.max_tokens is None else min(limit, request.max_tokens)
@@ -134,9 +134,7 @@ class Generation:
         cached = reuse(self.target, prompt)
         self.policy.begin(prompt)
         drafts = [drafter.begin(prompt) for drafter in self.policy.drafters]
-        self.usage = replace(
-            self.usage, cached_tokens=cached, draft_cached_tokens=max(drafts, default=0)
-        )
+        self._cached, self._draft_cached = cached, max(drafts, default=0)
         yield Prefill(cached, len(prompt), cached)
         for chunk in missing_chunks(self.target, prompt):
             if self.request.cancelled():
@@ -256,6 +254,19 @@ class Generation:
         for drafter in self.policy.drafters:
             drafter.rewind(length)
 
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self._cached,
+            draft_cached_tokens=self._draft_cached,
+            completion_tokens=self._emitted,
+            drafted_tokens=self._drafted,
+            accepted_tokens=self._accepted,
+            target_calls=self._rounds,
+        )
+
     # -- values for the client ------------------------------------------------------
 
     def _outcome(
@@ -267,13 +278,8 @@ class Generation:
         clock: Sequence[float],
     ) -> Round:
         kept = sum(1 for token in tokens if token.kind is Kind.ACCEPTED)
-        self.usage = replace(
-            self.usage,
-            completion_tokens=self._emitted,
-            drafted_tokens=self.usage.drafted_tokens + len(draft.tokens),
-            accepted_tokens=self.usage.accepted_tokens + kept,
-            target_calls=self.usage.target_calls + 1,
-        )
+        self._drafted += len(draft.tokens)
+        self._accepted += kept
         self._rounds += 1
         drafted = tuple((t, self._readable(t)) for t in draft.tokens)
         last = tokens[-1]

@@ -87,7 +87,9 @@ class Dist:
 
     def p(self, token: int) -> float:
         """Probability of `token`."""
-        found = np.flatnonzero(self.ids == token)
+        if len(self.ids) == 1:
+            return float(self.probs[0]) if self.ids[0] == token else 0.0
+        found = (self.ids == token).nonzero()[0]
         return float(self.probs[found[0]]) if found.size else 0.0
 
     def draw(self, u: float) -> int:
@@ -126,9 +128,12 @@ class Dist:
         return Dist(self.ids[keep], rest[keep] / total)
 
 
+_CERTAIN = np.ones(1)
+
+
 def one_hot(token: int) -> Dist:
     """All probability on `token`."""
-    return Dist(np.array([token], np.int32), np.ones(1))
+    return Dist(np.array([token], np.int32), _CERTAIN)
 
 
 def largest(row: Row, k: int) -> Ids:
@@ -299,7 +304,7 @@ class Chain:
 
 
 def _check(logit: float | np.floating) -> None:
-    if not np.isfinite(logit):
+    if not math.isfinite(logit):
         raise DecodeError(
             "The model produced logits that are not numbers; the file or a setting "
             "(KV type, flash attention) may be broken."

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from specchat.engine.events import Event, Finish, Prefill, Round
 
+_BASELINE_EVERY = 8  # rounds between two looks at the baseline, which changes slowly
+
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
@@ -38,6 +40,7 @@ class Stats:
         self.prefill: Prefill | None = None
         self.finish: Finish | None = None
         self.last: Round | None = None
+        self._baseline = 0.0  # seconds of a plain token, lately
         self._pairs: list[tuple[float, float]] = []  # seconds plain would take, seconds taken
 
     def add(self, event: Event) -> None:
@@ -62,7 +65,9 @@ class Stats:
         if r.draft_length:
             self.lengths[r.accepted] += 1
         if self._plain_seconds is not None:
-            self._pairs.append((r.emitted * self._plain_seconds(r.depth), r.total_seconds))
+            if self.rounds % _BASELINE_EVERY == 1:
+                self._baseline = self._plain_seconds(r.depth)
+            self._pairs.append((r.emitted * self._baseline, r.total_seconds))
 
     @property
     def tokens_per_second(self) -> float:

@@ -39,7 +39,7 @@ class TextStream:
         unfinished = bool(self._decoder.getstate()[0])
         self._kinds = ([token.kind] if text else kinds) if unfinished else []
         shown = min(kinds, key=WORST_FIRST.index) if text else token.kind
-        self._waiting.append(replace(token, text=text, text_kind=shown))
+        self._waiting.append(_with_text(token, text, shown))
         self._held += text
         return self._release()
 
@@ -94,6 +94,14 @@ class TextStream:
             self._waiting.clear()
             self._held = ""
         return ready
+
+
+def _with_text(t: Token, text: str, kind: Kind) -> Token:
+    """`replace(t, text=text, text_kind=kind)`, at half its price, once per token."""
+    return Token(
+        t.id, text, t.kind, kind, t.round, t.p, t.q, t.acceptance, t.rejected, t.logprob,
+        t.alternatives, t.draft_alternatives,
+    )  # fmt: skip
 
 
 def strip_control(text: str) -> str:
