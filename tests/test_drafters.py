@@ -222,7 +222,7 @@ class Ascending:
         Ascending.open -= 1
 
 
-@given(st.lists(st.integers(0, N - 1), min_size=1, max_size=30), st.integers(-1, 8))
+@given(contexts, st.integers(-1, 2))
 def test_lookup_proposes_only_what_the_grammar_allows(context, last):
     free = propose(begun(context), context).tokens
     held = propose(begun(context), context, grammar=Ascending(last)).tokens
