@@ -406,7 +406,7 @@ from specchat.engine.llama import Grammar, LlamaModel, ModelOptions, log_path
 from specchat.engine.model import Evaluate
 from specchat.errors import SpecchatError
 good, bad = sys.argv[1:]
-with LlamaModel.load(good, ModelOptions(n_ctx=64)) as model:
+with LlamaModel.load(good, ModelOptions(n_ctx=64, threads=1)) as model:
     cache = model.new_cache()
     model.evaluate([Evaluate(cache, [5, 6, 7], 1)])
     for call in (
