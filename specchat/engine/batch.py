@@ -101,9 +101,11 @@ class Batch:
         model = next((m for m in models if m is not self.target), self.target)
         # Those with outputs (somebody is reading along) before prompt chunks.
         waiting.sort(key=lambda pair: pair[1].outputs == 0)
-        chosen, room = [], model.max_batch
+        chosen: list[Running] = []
+        room = model.max_batch
         for entry, request in waiting:
-            if request.cache.model is model and len(request.tokens) <= room:
+            # The first goes in whatever its size: what no call can take, the model refuses.
+            if request.cache.model is model and (not chosen or len(request.tokens) <= room):
                 chosen.append(entry)
                 room -= len(request.tokens)
         return chosen

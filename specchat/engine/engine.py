@@ -246,7 +246,7 @@ class Engine:
             self._calibration.costs.busy = busy
         for model in (self.target, self.draft):
             if model is not None:
-                model.prefill_chunk = chunk or model.options.prefill_chunk
+                model.prefill_chunk = min(chunk or model.options.prefill_chunk, model.max_batch)
 
     def observe(self, model: Model, requests: Sequence[Evaluate], seconds: float) -> None:
         """Learn from the time of a model call."""

@@ -326,10 +326,10 @@ class LlamaModel:
         self.tokenizer = Tokenizer(C.llama_model_get_vocab(model))
         self.n_vocab: int = self.tokenizer.n_vocab
         # One pool of cells serves all sequences: each gets its share.
-        self.n_ctx: int = C.llama_n_ctx(context) // options.sequences
+        share = C.llama_n_ctx(context) // options.sequences
+        self.n_ctx: int = min(share, options.n_ctx or share)  # llama.cpp rounds up
         self.size_bytes: int = C.llama_model_size(model)
         self.n_params: int = C.llama_model_n_params(model)
-        self.prefill_chunk = options.prefill_chunk  # lowered while sequences share calls
         self._abort = ctypes.create_string_buffer(2)
         C.llama_set_abort_callback(
             context, _flag_callback(), ctypes.cast(self._abort, ctypes.c_void_p)
@@ -440,6 +440,7 @@ class LlamaModel:
         size, sequences = max(self.options.prefill_chunk, 32), self.options.sequences
         size = max(size, self.options.max_outputs * sequences)
         self.max_batch = min(size, C.llama_n_batch(self._context))
+        self.prefill_chunk = min(self.options.prefill_chunk, self.max_batch)
         self._ids = np.zeros(size, np.int32)
         self._positions = np.zeros(size, np.int32)
         self._n_seq = np.ones(size, np.int32)

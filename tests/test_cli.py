@@ -1,0 +1,229 @@
+"""The command line as a user meets it: real processes, the real default model."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+GREEDY = ("--temperature", "0", "-n", "24")
+
+
+def specchat(*args: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "specchat", *args],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | env,
+    )
+
+
+def on_terminal(*args: str, **env: str) -> str:
+    """What a terminal receives of stdout and stderr."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specchat", *args],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env=os.environ | {"TERM": "xterm-256color"} | env,
+    )
+    os.close(follower)
+    received = b""
+    try:
+        while True:
+            if not select.select([leader], [], [], 60)[0]:
+                process.kill()
+                pytest.fail(f"no output for a minute after {received!r}")
+            received += os.read(leader, 65536)
+    except OSError:  # the other side closed
+        pass
+    os.close(leader)
+    process.wait(timeout=60)
+    return received.decode()
+
+
+def one_line_error(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert result.returncode == 2
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("specchat: ")
+    for word in words:
+        assert word in lines[0]
+
+
+def test_the_answer_alone_goes_to_a_pipe_and_the_summary_to_stderr() -> None:
+    result = specchat("-p", "Name three colours.", *GREEDY)
+    assert result.returncode == 0
+    assert result.stdout.strip()
+    assert "\x1b" not in result.stdout
+    assert "24 tokens" in result.stderr or "ended by" in result.stderr or "tok/s" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    again = specchat("-p", "Name three colours.", *GREEDY)
+    assert again.stdout == result.stdout
+
+
+def test_json_lines_tell_the_whole_answer() -> None:
+    args = ("-p", "Repeat: one two three one two three one two three", *GREEDY)
+    plain = specchat(*args)
+    lines = [json.loads(line) for line in specchat(*args, "--json").stdout.splitlines()]
+    tokens = [line for line in lines if line["type"] == "token"]
+    rounds = [line for line in lines if line["type"] == "round"]
+    summary = lines[-1]
+    assert "".join(t["text"] for t in tokens) + "\n" == plain.stdout
+    assert summary["type"] == "summary"
+    assert summary["usage"]["completion_tokens"] == sum(r["emitted"] for r in rounds)
+    assert summary["usage"]["target_calls"] == len(rounds)
+    assert {t["kind"] for t in tokens} <= {"accepted", "resampled", "bonus", "plain"}
+
+
+def test_a_seed_repeats_a_sampled_answer() -> None:
+    answers = {specchat("-p", "Tell me a story.", "-n", "30", "--seed", s, "--draft-length", "0")
+               .stdout for s in ("5", "5", "6")}  # fmt: skip
+    assert len(answers) == 2
+
+
+def test_standard_input_is_appended_and_can_be_the_whole_question() -> None:
+    joined = specchat("-p", "Repeat this word:", *GREEDY, "--json", stdin="elephant\n")
+    alone = specchat(*GREEDY, "--json", stdin="Repeat this word:\n\nelephant\n")
+    assert joined.returncode == alone.returncode == 0
+    prompts = [
+        json.loads(r.stdout.splitlines()[-1])["usage"]["prompt_tokens"] for r in (joined, alone)
+    ]
+    assert prompts[0] == prompts[1]
+    assert specchat("-p", "x", "-n", "1", stdin="\udcff".encode("utf-8", "surrogateescape")
+                    .decode("latin-1")).returncode == 0  # fmt: skip
+
+
+def test_stop_string_and_limit_and_schema() -> None:
+    stopped = specchat("-p", "Count: 1, 2, 3", *GREEDY, "--stop", ",")
+    assert "," not in stopped.stdout
+    schema = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
+    result = specchat("-p", "Give n.", "--temperature", "0", "-n", "60", "--json-schema", schema)
+    assert isinstance(json.loads(result.stdout)["n"], int)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ["does not exist"]),
+        (b"", ["is empty"]),
+        (b"hello, I am a text", ["not a GGUF"]),
+        (b"PK\x03\x04" + bytes(40), ["zip"]),
+        (b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, ["damaged"]),
+    ],
+)
+def test_bad_files_give_one_line_and_exit_code_two(
+    tmp_path: Path, content: bytes | None, words: list[str]
+) -> None:
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    one_line_error(specchat("-m", str(path), "-p", "hi"), str(path), *words)
+    one_line_error(specchat("-m", str(tmp_path), "-p", "hi"), "folder")
+
+
+def test_a_truncated_model_says_how_much_is_missing(tmp_path: Path, smollm2: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(smollm2.read_bytes()[:-1000])
+    one_line_error(specchat("-m", str(cut), "-p", "hi"), "bytes are missing")
+
+
+def test_a_draft_of_another_family_is_refused(smollm2: Path, gemma: Path) -> None:
+    result = specchat("-m", str(gemma), "-d", str(smollm2), "-p", "hi")
+    one_line_error(result, "cannot draft for", "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--temperature", "-1"], ["temperature"]),
+        (["--top-p", "nan"], ["top_p"]),
+        (["--draft-length", "99"], ["draft_length"]),
+        (["--logit-bias", "x"], ["logit-bias"]),
+        (["--logit-bias", "999999=1"], ["logit_bias"]),
+        (["--json-schema", "{"], ["json-schema"]),
+        (["--grammar-file", "no-such-file"], ["no-such-file"]),
+        (["--type-k", "q9"], ["type_k"]),
+        (["--ctx", "32"], ["tokens"]),
+        (["-d", "x.gguf"], ["-m"]),
+    ],
+)
+def test_bad_flags_name_the_flag(flags: list[str], words: list[str]) -> None:
+    one_line_error(specchat("-p", "a b c d e f g h i j k l m n o p", *flags), *words)
+
+
+def test_no_question_and_unknown_flags_exit_with_two() -> None:
+    assert specchat().returncode == 2
+    assert specchat("--no-such-flag").returncode == 2
+    assert "specchat" in specchat("--version").stdout
+
+
+def test_kinds_are_coloured_on_a_terminal_and_attributes_survive_no_color() -> None:
+    args = ("-p", "Repeat: red blue red blue red blue red blue", *GREEDY,
+            "--draft-length", "2", "--drafter", "lookup")  # fmt: skip
+    coloured = on_terminal(*args)
+    assert "\x1b[38;5;75m" in coloured  # accepted, or its legend
+    assert "\x1b[4;38;5;208mresampled" in coloured
+    bare = on_terminal(*args, NO_COLOR="1")
+    assert "38;5" not in bare
+    assert "\x1b[4mresampled" in bare
+
+
+def test_control_sequences_never_reach_a_terminal() -> None:
+    from specchat.cli.output import ColourWriter
+    from specchat.engine.events import Kind
+    from specchat.engine.text import strip_control
+
+    hostile = "\x1b]0;title\x07\x1b[2Jtext\x9b31m"
+    shown = ColourWriter(True).style(Kind.ACCEPTED, strip_control(hostile))
+    assert shown.count("\x1b") == 2  # our own colour and its reset
+    assert "\x07" not in shown
+    assert "\x9b" not in shown
+
+
+def test_control_c_stops_with_what_was_produced() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specchat", "-p", "Write a very long story.", "--ctx", "4096",
+         "--logit-bias", "2=-100"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.read(20)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert len(first + rest) >= 20
+    assert b"ended by cancelled" in errors
+    assert b"Traceback" not in errors
+    assert time.monotonic() - start < 20
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f'{sys.executable} -m specchat -p "Write a long story." -n 200 | head -c 5'
+    result = subprocess.run(command, shell=True, capture_output=True, timeout=120)
+    assert len(result.stdout) == 5
+    assert b"Traceback" not in result.stderr
+    assert b"Exception" not in result.stderr
+
+
+def test_doctor_says_whether_a_pair_fits(smollm2: Path, gemma: Path) -> None:
+    good = specchat("doctor", "-m", str(smollm2), "-d", str(smollm2), "--ctx", "512")
+    assert good.returncode == 0
+    assert "vocabularies are identical" in good.stdout
+    assert "break-even" in good.stdout
+    bad = specchat("doctor", "-m", str(gemma), "-d", str(smollm2), "--no-load")
+    assert bad.returncode == 2
+    assert "MISMATCH" in bad.stdout
