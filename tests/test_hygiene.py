@@ -39,7 +39,7 @@ def test_help_does_not_load_llama_cpp() -> None:
     assert not loaded_by(code) & {"llama_cpp", "numpy", *UI}
 
 
-def test_only_llama_py_touches_ctypes() -> None:
+def test_only_the_llama_package_touches_ctypes() -> None:
     users = [
         p.name for p in SOURCES if re.search(r"\bctypes\b|llama_cpp\.llama_cpp", p.read_text())
     ]

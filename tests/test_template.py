@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specchat.engine.llama import Tokenizer, _start_backend
+from specchat.engine.llama import Tokenizer
+from specchat.engine.llama.backend import start_backend
 from specchat.engine.messages import Message
 from specchat.engine.template import ChatTemplate
 from specchat.engine.template_text import Specials, join, literal, trust_of
@@ -162,7 +163,7 @@ def user(text: str) -> list[Message]:
 
 
 def vocabulary(path: Path) -> tuple[Any, Tokenizer]:
-    _start_backend()
+    start_backend()
     params = C.llama_model_default_params()
     params.vocab_only = True
     model = C.llama_model_load_from_file(str(path).encode(), params)

@@ -1,6 +1,6 @@
 """What the loop needs of a model: evaluate tokens at the end of a cache, and roll back.
 
-Real models (`llama.py`) and probability tables (`synthetic.py`) both satisfy these
+Real models (`llama/`) and probability tables (`synthetic.py`) both satisfy these
 protocols, so one loop, one set of acceptance rules and one controller serve both.
 """
 
