@@ -9,6 +9,7 @@ import llama_cpp.llama_cpp as C
 import numpy as np
 import numpy.typing as npt
 
+from specchat.engine import gbnf
 from specchat.engine.llama.backend import log
 from specchat.engine.llama.tokenizer import Tokenizer
 from specchat.errors import GrammarError
