@@ -83,12 +83,8 @@ class Generation:
                     f"The prompt has token {token}; this model has {target.model.n_vocab}.",
                     "prompt",
                 )
-        self.request, self.target, self.policy, self.vocabulary = (
-            request,
-            target,
-            policy,
-            vocabulary,
-        )
+        self.request, self.target = request, target
+        self.policy, self.vocabulary = policy, vocabulary
         self.context = list(request.prompt)
         self._cached = self._draft_cached = self._drafted = self._accepted = 0
         self.reason: FinishReason | None = None
