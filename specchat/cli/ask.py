@@ -69,10 +69,15 @@ def run(args: argparse.Namespace) -> int:
             for event in worker.stream(lambda: events):
                 stats.add(event)
                 writer.add(event)
+            depth = stats.last.depth if stats.last else 0
+            controller = engine.controller
+            prediction = (
+                worker.submit(lambda: controller.prediction(depth)).result() if controller else None
+            )
         finally:
             cancel.set()
             worker.submit(engine.close)
-        writer.end(stats)
+        writer.end(stats, prediction)
     if not args.quiet:
         _note(summary_line(stats))
     if stats.finish is not None and stats.finish.reason == "cancelled":

@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any, Protocol, TextIO
 
+from specchat.engine.controller import Prediction
 from specchat.engine.events import Event, Kind, Round, Token
 from specchat.engine.stats import Stats
 from specchat.engine.text import strip_control
@@ -26,7 +27,7 @@ class Writer(Protocol):
 
     def add(self, event: Event) -> None: ...
 
-    def end(self, stats: Stats) -> None: ...
+    def end(self, stats: Stats, prediction: Prediction | None = None) -> None: ...
 
 
 class PlainWriter:
@@ -40,7 +41,7 @@ class PlainWriter:
             sys.stdout.write(strip_control(event.text) if self._strip else event.text)
             sys.stdout.flush()
 
-    def end(self, stats: Stats) -> None:
+    def end(self, stats: Stats, prediction: Prediction | None = None) -> None:
         sys.stdout.write("\n")
         sys.stdout.flush()
 
@@ -56,7 +57,7 @@ class ColourWriter:
             sys.stdout.write(self.style(event.text_kind, strip_control(event.text)))
             sys.stdout.flush()
 
-    def end(self, stats: Stats) -> None:
+    def end(self, stats: Stats, prediction: Prediction | None = None) -> None:
         sys.stdout.write("\n")
         sys.stdout.flush()
 
@@ -78,8 +79,9 @@ class JsonWriter:
         elif isinstance(event, Round):
             self._line("round", asdict(event))
 
-    def end(self, stats: Stats) -> None:
-        self._line("summary", summary(stats))
+    def end(self, stats: Stats, prediction: Prediction | None = None) -> None:
+        reasoning = asdict(prediction) if prediction else None
+        self._line("summary", summary(stats) | {"prediction": reasoning})
 
     def _line(self, kind: str, values: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps({"type": kind} | values, ensure_ascii=False) + "\n")

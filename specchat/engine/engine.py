@@ -125,6 +125,7 @@ class Engine:
             self.refusal = self.refusal or draft.rollback_reason
         self._slots = Slots(target, draft)
         self._calibration: Calibration | None = None
+        self.controller: Controller | None = None  # the latest answer's, where it had one
 
     @classmethod
     def load(
@@ -293,12 +294,16 @@ class Engine:
 
     def _policy(self, settings: Settings, slot: Slot) -> Policy:
         drafters = self.drafters(settings.drafter, slot)
+        self.controller = None
         if settings.draft_length is not None:
             costs = self._calibration.costs if self._calibration else None
             return FixedLength(drafters, settings.draft_length, costs=costs)
         temperature = settings.sampling.temperature
         memory = self.calibration.acceptance(f"{settings.rule}|{temperature:.1f}")
-        return Controller(drafters, self.calibration.costs, memory, MAX_DRAFT_LENGTH, self.refusal)
+        self.controller = Controller(
+            drafters, self.calibration.costs, memory, MAX_DRAFT_LENGTH, self.refusal
+        )
+        return self.controller
 
     def close(self) -> None:
         """Keep what was measured and free both models; safe to call twice."""
