@@ -205,10 +205,10 @@ def tokens_per_call(acceptances: Floats) -> Floats:
 def rates(acceptances: Floats, verify: Floats, draft_step: float, overhead: float) -> Floats:
     """Tokens per second by fixed draft length 0..K.
 
-    `verify[n - 1]` are the seconds of a target call with n tokens, shape (K + 1,).
+    `verify[n - 1]` are the seconds of a target call with n tokens, at least K + 1 of them.
     """
     lengths = np.arange(len(acceptances) + 1)
-    return tokens_per_call(acceptances) / (verify + lengths * draft_step + overhead)
+    return tokens_per_call(acceptances) / (verify[lengths] + lengths * draft_step + overhead)
 
 
 def break_even(length: int, verify: Floats, draft_step: float, overhead: float) -> float | None:
