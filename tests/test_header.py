@@ -1,0 +1,195 @@
+"""GGUF headers: what is read, and that nothing damaged gets past."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from tiny_llama import write_tiny_llama
+
+from specchat.engine.header import Header, read_header
+from specchat.errors import ModelFileError
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("header") / "tiny.gguf"
+    write_tiny_llama(path)
+    return path
+
+
+@pytest.fixture
+def damaged(tmp_path: Path):
+    """Writes bytes to a file and returns its path."""
+
+    def write(data: bytes, name: str = "model.gguf") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def refused(path: Path, *words: str) -> None:
+    with pytest.raises(ModelFileError) as error:
+        read_header(path)
+    message = str(error.value)
+    assert path.name in message
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_facts_of_smollm2(smollm2: Path) -> None:
+    header = read_header(smollm2)
+    assert header.architecture == "llama"
+    assert header.quantisation == "Q4_1"
+    assert header.vocabulary_size == len(header.tokens()) == len(header.token_types()) == 49152
+    assert header.context_length == 8192
+    assert header.chat_template is not None
+    assert "<|im_start|>" in header.chat_template
+    assert header.parameters == 134_515_008
+    assert not header.recurrent
+    assert not header.constructed
+    # 30 layers, 3 KV heads of 64, keys and values of two bytes each.
+    assert header.kv_bytes(1000) == 1000 * 30 * 3 * 64 * 2 * 2
+
+
+def test_facts_of_gemma(gemma: Path) -> None:
+    header = read_header(gemma)
+    assert header.architecture == "gemma3"
+    assert header.vocabulary_size == 262144
+    assert header.tokens()[2] == b"<bos>"
+    assert header.kv_bytes(1000) == 1000 * 18 * 1 * 256 * 2 * 2
+
+
+def test_everything_agrees_with_the_gguf_package(tiny: Path) -> None:
+    header, reader = read_header(tiny), gguf.GGUFReader(str(tiny))
+    assert [t.name for t in header.tensors] == [t.name for t in reader.tensors]
+    for ours, theirs in zip(header.tensors, reader.tensors, strict=True):
+        assert ours.shape == tuple(theirs.shape)
+        assert ours.offset == theirs.data_offset
+        assert ours.nbytes == theirs.n_bytes
+        assert ours.type == theirs.tensor_type.name
+    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
+    assert header.tokens() == [t.encode() for t in tokens]
+    for key, value in header.metadata.items():
+        expected = reader.fields[key].contents()
+        assert value == (pytest.approx(expected) if isinstance(value, float) else expected)
+
+
+def test_long_arrays_are_read_when_asked_for(smollm2: Path) -> None:
+    header = read_header(smollm2)
+    assert "tokenizer.ggml.tokens" not in header.metadata
+    assert header.tokens()[:3] == [b"<|endoftext|>", b"<|im_start|>", b"<|im_end|>"]
+    assert np.bincount(header.token_types())[3] > 0  # control tokens
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", ["empty"]),
+        (b"just some text", ["not a GGUF"]),
+        (b"PK\x03\x04" + bytes(60), ["zip"]),
+        (b"version https://git-lfs.github.com/spec/v1\n", ["Git LFS"]),
+        (b"<!DOCTYPE html><html>", ["web page"]),
+        (b"\x40\x00\x00\x00\x00\x00\x00\x00" + b'{"weight": 1}', ["safetensors"]),
+        (b"GGUF", ["ends early"]),
+        (b"GGUF" + struct.pack("<I", 1) + bytes(40), ["version 1"]),
+        (b"GGUF" + struct.pack(">I", 3) + bytes(40), ["big-endian"]),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1) + bytes(40), ["more than the file can hold"]),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60) + bytes(40), ["more than the file can hold"]),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), ["general.architecture"]),
+        (b"x.gg", ["not a GGUF"]),
+    ],
+)
+def test_what_is_no_gguf_is_named(damaged, data: bytes, words: list[str]) -> None:
+    refused(damaged(data), *words)
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    refused(tmp_path / "none.gguf", "does not exist")
+    refused(tmp_path, "folder")
+
+
+def test_every_truncation_is_noticed(tiny: Path, damaged) -> None:
+    data = tiny.read_bytes()
+    for length in [*range(4, 400, 7), *np.linspace(400, len(data) - 1, 60).astype(int)]:
+        refused(damaged(data[:length]))
+    refused(damaged(data[:-10]), "10 bytes are missing")
+
+
+def test_repeated_names_are_refused(tiny: Path, damaged) -> None:
+    data = tiny.read_bytes()
+    doubled = data.replace(b"blk.1.attn_q.weight", b"blk.0.attn_q.weight", 1)
+    refused(damaged(doubled), "blk.0.attn_q.weight", "repeated")
+
+
+def test_a_thousand_mutations_never_do_worse_than_an_error(tiny: Path, damaged) -> None:
+    """Bytes flipped, numbers enlarged, pieces cut out or doubled, all in the header."""
+    data = tiny.read_bytes()
+    header_end = min(t.offset for t in read_header(tiny).tensors)
+    rng = np.random.default_rng(7)
+    outcomes = {"read": 0, "refused": 0}
+    for _ in range(1000):
+        mutated = bytearray(data)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(4, header_end))
+            kind = rng.integers(4)
+            if kind == 0:
+                mutated[at] ^= 1 << int(rng.integers(8))
+            elif kind == 1:
+                mutated[at : at + 8] = struct.pack("<Q", int(rng.integers(2**63)))
+            elif kind == 2:
+                del mutated[at : at + int(rng.integers(1, 64))]
+            else:
+                mutated[at:at] = mutated[at : at + int(rng.integers(1, 64))]
+        try:
+            header = read_header(damaged(bytes(mutated)))
+            header.tokens()
+            header.kv_bytes(100)
+            outcomes["read"] += 1
+        except ModelFileError:
+            outcomes["refused"] += 1
+    assert outcomes["refused"] > 300  # most damage shows
+    assert outcomes["read"] > 10  # a changed name or value does not
+
+
+def split(tiny: Path, folder: Path, count: int, present: int) -> Path:
+    """A model that says it has `count` parts, of which `present` are there."""
+    for number in range(present):
+        reader = gguf.GGUFReader(str(tiny))
+        path = folder / f"big-{number + 1:05d}-of-{count:05d}.gguf"
+        writer = gguf.GGUFWriter(str(path), "llama")
+        for key, field in reader.fields.items():
+            if key.startswith("GGUF.") or key == "general.architecture":
+                continue
+            kind = field.types[0]
+            sub_type = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), kind, sub_type=sub_type)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        for tensor in reader.tensors:
+            writer.add_tensor(f"{tensor.name}.{number}", np.array(tensor.data))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return folder / f"big-00001-of-{count:05d}.gguf"
+
+
+def test_split_files_are_counted_whole(tiny: Path, tmp_path: Path) -> None:
+    one: Header = read_header(tiny)
+    whole = read_header(split(tiny, tmp_path, 3, 3))
+    assert whole.weight_bytes == 3 * one.weight_bytes
+
+
+def test_a_missing_part_is_named(tiny: Path, tmp_path: Path) -> None:
+    first = split(tiny, tmp_path, 3, 2)
+    with pytest.raises(ModelFileError, match=r"big-00003-of-00003\.gguf is missing"):
+        read_header(first)
+    with pytest.raises(ModelFileError, match="not the first part"):
+        read_header(tmp_path / "big-00002-of-00003.gguf")
