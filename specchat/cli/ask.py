@@ -34,6 +34,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer one prompt. Raises SpecchatError for everything a user can get wrong."""
     prompt = _prompt(args)
+    if prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json:
+        from specchat.tui.app import run as open_app
+
+        return open_app(args)
     if prompt is None:
         raise BadRequestError('Give a question with -p "…" or on standard input (see --help).')
     settings = options.settings(args)

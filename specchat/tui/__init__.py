@@ -1,0 +1,1 @@
+"""The terminal app: a thin client of the engine that shows speculation happen."""

@@ -1,0 +1,228 @@
+"""Several answers side by side: one engine, one thread, a bounded queue."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from specchat.engine.engine import Cancel, Engine, Settings
+from specchat.engine.events import Event, Finish, FinishReason, Round, Token
+from specchat.engine.llama import ModelOptions
+from specchat.engine.messages import Message
+from specchat.engine.sampling import SamplingParams
+from specchat.engine.service import Service, Ticket
+from specchat.errors import (
+    BusyError,
+    Cancelled,
+    GrammarError,
+    PromptTooLongError,
+    QueueFullError,
+    SpecchatError,
+)
+
+GREEDY = SamplingParams(temperature=0.0)
+QUESTIONS = (
+    "Name three colours and say what each reminds you of.",
+    "Explain what a sail does.",
+    "Write a short poem about rain.",
+)
+LONG = "Tell me about the sea. " * 60
+
+
+def settings(tokens: int = 20, **more: object) -> Settings:
+    return Settings(sampling=GREEDY, max_tokens=tokens, draft_length=0, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def service(smollm2: Path) -> Iterator[Service]:
+    options = ModelOptions(n_ctx=512, sequences=2, threads=1, prefill_chunk=64)
+    service = Service(Engine.load(smollm2, options=options), waiting=3)
+    yield service
+    service.close(wait=30)
+
+
+@dataclass
+class Answer:
+    """Collects what a submitted request reports."""
+
+    events: list[Event] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+    ticket: Ticket | None = None
+
+    def submit(self, service: Service, prompt: object, settings: Settings, **more: int) -> Answer:
+        self.ticket = service.submit(
+            prompt, settings, on_event=self._event, on_done=self._done, **more  # type: ignore[arg-type]
+        )  # fmt: skip
+        return self
+
+    def _event(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Round):
+            self.begun.set()
+
+    def _done(self, error: BaseException | None) -> None:
+        self.error = error
+        self.done.set()
+
+    def wait(self) -> Answer:
+        assert self.done.wait(60)
+        return self
+
+    @property
+    def ids(self) -> list[int]:
+        return [e.id for e in self.events if isinstance(e, Token)]
+
+    @property
+    def finish(self) -> Finish:
+        last = self.events[-1]
+        assert isinstance(last, Finish)
+        return last
+
+
+def ask(service: Service, question: str, tokens: int = 20, **more: int) -> Answer:
+    return Answer().submit(service, [Message("user", question)], settings(tokens), **more)
+
+
+def test_answers_do_not_depend_on_their_neighbours(service: Service) -> None:
+    """SmolLM2's calls of different sizes were measured to agree to the last bit."""
+    alone = [ask(service, q).wait().ids for q in QUESTIONS]
+    together = [ask(service, q) for q in QUESTIONS]
+    assert [a.wait().ids for a in together] == alone
+
+
+def test_the_queue_is_bounded_and_first_come_first_served(service: Service) -> None:
+    running = [ask(service, QUESTIONS[0], 40) for _ in range(2)]
+    for answer in running:
+        assert answer.begun.wait(60)
+    waiting = [ask(service, q, 2) for q in QUESTIONS]
+    with pytest.raises(QueueFullError, match="waiting"):
+        ask(service, "one too many", 2)
+    assert service.load == (2, 3)
+    for answer in (*running, *waiting):
+        assert answer.wait().error is None
+    starts = [a.events[0] for a in waiting]
+    assert all(starts)
+    assert service.load == (0, 0)
+
+
+def test_the_higher_priority_goes_first(service: Service) -> None:
+    running = [ask(service, QUESTIONS[0], 30) for _ in range(2)]
+    for answer in running:
+        assert answer.begun.wait(60)
+    order: list[str] = []
+    answers = [Answer() for _ in range(3)]
+    for name, priority, answer in zip("abc", (0, 0, 5), answers, strict=True):
+        service.submit(
+            [Message("user", "hi")],
+            settings(1),
+            on_event=lambda e, name=name: order.append(name) if isinstance(e, Round) else None,
+            on_done=answer._done,
+            priority=priority,
+        )
+    for answer in (*running, *answers):
+        answer.wait()
+    assert order[0] == "c"
+
+
+def test_cancelling_a_waiting_a_reading_and_a_writing_request(service: Service) -> None:
+    writing = ask(service, QUESTIONS[0], 400)
+    assert writing.begun.wait(60)
+    reading = ask(service, LONG, 400)
+    waiting = ask(service, QUESTIONS[1], 400)
+    for answer in (waiting, reading, writing):
+        assert answer.ticket is not None
+        answer.ticket.cancel.set()
+    for answer in (waiting, reading, writing):
+        answer.wait()
+    assert isinstance(waiting.error, Cancelled)
+    assert writing.finish.reason is FinishReason.CANCELLED
+    assert reading.error is None or isinstance(reading.error, Cancelled)
+    assert ask(service, QUESTIONS[2], 5).wait().error is None  # nothing is stuck
+
+
+def test_an_error_stays_with_its_request(service: Service) -> None:
+    neighbour = ask(service, QUESTIONS[0], 30)
+    assert neighbour.begun.wait(60)
+    too_long = ask(service, LONG * 5)
+    bad = Answer().submit(service, [Message("user", "hi")], settings(grammar="root ::= nothing"))
+    assert isinstance(too_long.wait().error, PromptTooLongError)
+    assert isinstance(bad.wait().error, GrammarError)
+    assert neighbour.wait().error is None
+    assert len(neighbour.ids) == 30
+
+
+def test_the_slot_that_knows_the_conversation_is_chosen(service: Service) -> None:
+    first, second = "Tell me about whales please.", "What is a good name for a cat?"
+    ask(service, first, 8).wait()
+    ask(service, second, 8).wait()
+    for question in (first, second, first):
+        again = ask(service, question, 8).wait()
+        usage = again.finish.usage
+        assert usage.cached_tokens == usage.prompt_tokens - 1
+
+
+def test_a_long_common_beginning_is_copied_to_another_slot(service: Service) -> None:
+    beginning = "You are a sailor. " * 12
+    one = ask(service, beginning + "Who are you?", 30)
+    assert one.begun.wait(60)
+    two = ask(service, beginning + "What do you eat?", 8).wait()
+    assert one.wait().error is None
+    assert two.finish.usage.cached_tokens > 40
+
+
+def test_call_runs_between_steps_and_raises_here(service: Service) -> None:
+    running = ask(service, QUESTIONS[0], 30)
+    name = service.call(lambda: threading.current_thread().name)
+    assert name == "engine"
+    with pytest.raises(ZeroDivisionError):
+        service.call(lambda: 1 / 0)
+    assert running.wait().error is None
+
+
+def test_stream_yields_and_closing_it_cancels(service: Service) -> None:
+    events = service.stream([Message("user", QUESTIONS[0])], settings(400))
+    next(e for e in events if isinstance(e, Token))
+    events.close()
+    deadline = time.monotonic() + 30
+    while service.load != (0, 0):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(PromptTooLongError):
+        list(service.stream([Message("user", LONG * 5)], settings()))
+
+
+def test_close_ends_everything(smollm2: Path) -> None:
+    options = ModelOptions(n_ctx=256, threads=1)
+    service = Service(Engine.load(smollm2, options=options))
+    running, waiting = ask(service, QUESTIONS[0], 200), ask(service, QUESTIONS[1], 200)
+    assert running.begun.wait(60)
+    service.close(wait=30)
+    assert running.wait().finish.reason is FinishReason.CANCELLED
+    assert isinstance(waiting.wait().error, Cancelled)
+    with pytest.raises(SpecchatError, match="shutting down"):
+        ask(service, "too late")
+
+
+def test_one_engine_answers_one_at_a_time_by_itself(smollm2: Path) -> None:
+    with Engine.load(smollm2, options=ModelOptions(n_ctx=256, threads=1)) as engine:
+        message = [Message("user", "Count to ten.")]
+        first = engine.chat(message, settings(50))
+        next(first)
+        with pytest.raises(BusyError):
+            list(engine.chat(message, settings(5)))
+        first.close()  # type: ignore[attr-defined]
+        cancel = Cancel()
+        cancel.set()
+        *_, end = engine.chat(message, settings(50), cancel)
+        assert isinstance(end, Finish)
+        assert end.reason is FinishReason.CANCELLED
+        *_, end = engine.chat(message, settings(5))
+        assert isinstance(end, Finish)
+        assert end.reason is FinishReason.LENGTH
