@@ -20,11 +20,11 @@ class Panel(VerticalScroll):
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="legend", markup=False)
+        yield Static(id="token", markup=False)
         yield Static("Loading…", id="figures", markup=False)
         yield Static("tokens per call, last rounds", classes="caption", markup=False)
         yield Sparkline([], id="spark")
         yield Static(id="reason", markup=False)
-        yield Static(id="token", markup=False)
 
     def figures(self, stats: Stats, n_ctx: int) -> None:
         self.query_one("#figures", Static).update(_figures(stats, n_ctx))
@@ -107,5 +107,5 @@ def _details(token: Token, round_: Round | None) -> Text:
             text.append(f"[{strip_control(piece)}]", "reverse" if kept else "strike")
         if round_.replacement is not None:
             text.append(f" → {strip_control(round_.replacement[1])!r}")
-        text.append(f"\n{round_.accepted} of {round_.draft_length} kept")
+        text.append(f"\n{round_.accepted} of {round_.draft_length} kept\n")
     return text
