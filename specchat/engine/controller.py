@@ -100,6 +100,8 @@ class Controller:
         budget, self._prefill = 0.05 * self._prefill, 0.0
         if known or depth < 256 or budget < 4 * self.costs.target.seconds(1, depth):
             return
+        if not self.drafters or self.costs.busy > 1:  # no use, or neighbours in the call
+            return
         yield from measure(target, self.costs.target, budget)
         self._due = 0
 
