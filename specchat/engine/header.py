@@ -41,6 +41,19 @@ _SCALARS = {
 _STRING, _ARRAY = 8, 9
 _SMALL = 1024  # longer arrays stay in the file until asked for
 
+# llama.cpp asserts, or takes on trust, that these are arrays of these element types.
+_ELEMENTS = {
+    "tokenizer.ggml.tokens": (_STRING,),
+    "tokenizer.ggml.merges": (_STRING,),
+    "tokenizer.ggml.scores": (6,),
+    "tokenizer.ggml.token_type": (4, 5),
+    "tokenizer.ggml.precompiled_charsmap": (0, 1),
+}
+# Whole numbers, of the architecture; some have one per layer instead.
+_SIZES = ("block_count", "context_length", "embedding_length", "attention.key_length",
+          "attention.value_length")  # fmt: skip
+_LAYER_SIZES = ("attention.head_count", "attention.head_count_kv")
+
 # Bytes and elements of a block, by ggml tensor type (ggml.h; ggml-common.h).
 _TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 4, 1), 1: ("F16", 2, 1), 2: ("Q4_0", 18, 32), 3: ("Q4_1", 20, 32),
@@ -160,7 +173,8 @@ class Header:
         An upper bound for hybrid models, whose recurrent layers need less.
         """
         layers = int(self.get("block_count", 0))
-        heads = int(self.get("attention.head_count", 0) or 0) or 1
+        heads = self.get("attention.head_count", 0)
+        heads = (max(heads, default=0) if isinstance(heads, list) else heads) or 1
         kv_heads = self.get("attention.head_count_kv", heads)
         total = sum(kv_heads) if isinstance(kv_heads, list) else layers * int(kv_heads)
         width = int(self.get("embedding_length", 0)) // heads
@@ -345,6 +359,8 @@ class _Reader:
 
     def array(self, key: str) -> Any:
         kind = self.number("I")
+        if kind not in _ELEMENTS.get(key, (kind,)):
+            raise self.bad(f"the array {key!r} has elements of the wrong type {kind}")
         if kind == _STRING:
             count = self.count(f"strings in {key!r}", 8)
             start, at, data, size = self.at, self.at, self.data, self.size
@@ -378,18 +394,23 @@ class _Reader:
         tokens = arrays.get("tokenizer.ggml.tokens", metadata.get("tokenizer.ggml.tokens"))
         if tokens is None or "tokenizer.ggml.model" not in metadata:
             raise ModelFileError(f"{self.path} has no tokenizer, so it cannot chat.")
-        if isinstance(tokens, _LazyArray):
-            n, strings = tokens.count, tokens.kind == _STRING
-        else:
-            n = len(tokens) if isinstance(tokens, list) else 0
-            strings = n > 0 and isinstance(tokens[0], str)
-        if not strings:
-            raise self.bad("tokenizer.ggml.tokens is not a list of strings")
+        for key in _ELEMENTS:
+            if key in metadata and not isinstance(metadata[key], list):
+                raise self.bad(f"{key} is not a list")
+        n = tokens.count if isinstance(tokens, _LazyArray) else len(tokens)
+        if n == 0:
+            raise self.bad("tokenizer.ggml.tokens is empty")
         for name in ("token_type", "scores"):
             other = arrays.get(f"tokenizer.ggml.{name}", metadata.get(f"tokenizer.ggml.{name}"))
             length = other.count if isinstance(other, _LazyArray) else len(other or ())
             if other is not None and length < n:
                 raise self.bad(f"tokenizer.ggml.{name} has {length} entries for {n} tokens")
+        for name in (*_SIZES, *_LAYER_SIZES):
+            key = f"{metadata['general.architecture']}.{name}"
+            value = metadata.get(key, 0)
+            values = value if isinstance(value, list) and name in _LAYER_SIZES else [value]
+            if not all(type(v) is int and v >= 0 for v in values):
+                raise self.bad(f"{key} is {value!r:.40}, not a size")
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self.bad(f"general.alignment is {alignment!r}, not a power of two")
