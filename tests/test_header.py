@@ -13,6 +13,8 @@ from tiny_llama import write_tiny_llama
 from specchat.engine.header import Header, read_header
 from specchat.errors import ModelFileError
 
+KIND = gguf.GGUFValueType
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -158,26 +160,88 @@ def test_a_thousand_mutations_never_do_worse_than_an_error(tiny: Path, damaged) 
     assert outcomes["read"] > 10  # a changed name or value does not
 
 
+def rewrite(source: Path, path: Path, fields: dict[str, tuple], suffix: str = "") -> Path:
+    """A copy with other fields, given as (value, type) or (value, ARRAY, element type)."""
+    reader = gguf.GGUFReader(str(source))
+    writer = gguf.GGUFWriter(str(path), "llama")
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture" or key in fields:
+            continue
+        kind = field.types[0]
+        sub_type = field.types[-1] if kind == KIND.ARRAY else None
+        writer.add_key_value(key, field.contents(), kind, sub_type=sub_type)
+    for key, (value, kind, *sub_types) in fields.items():
+        writer.add_key_value(key, value, kind, sub_type=sub_types[0] if sub_types else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(f"{tensor.name}{suffix}", np.array(tensor.data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tokenizer.ggml.scores", (7, KIND.UINT32)),
+        ("tokenizer.ggml.scores", (["a"] * 259, KIND.ARRAY, KIND.STRING)),
+        ("tokenizer.ggml.scores", ([0.0] * 258, KIND.ARRAY, KIND.FLOAT32)),
+        ("tokenizer.ggml.token_type", (True, KIND.BOOL)),
+        ("tokenizer.ggml.token_type", (["1"] * 259, KIND.ARRAY, KIND.STRING)),
+        ("tokenizer.ggml.token_type", (["1"] * 2000, KIND.ARRAY, KIND.STRING)),
+        ("tokenizer.ggml.tokens", ("one", KIND.STRING)),
+        ("tokenizer.ggml.tokens", ([1] * 259, KIND.ARRAY, KIND.INT32)),
+        ("tokenizer.ggml.tokens", ([1] * 2000, KIND.ARRAY, KIND.INT32)),
+        ("general.alignment", (33, KIND.UINT32)),
+        ("general.alignment", (32.0, KIND.FLOAT32)),
+        ("llama.block_count", ("two", KIND.STRING)),
+        ("llama.context_length", ("long", KIND.STRING)),
+        ("llama.context_length", (float("inf"), KIND.FLOAT32)),
+        ("llama.embedding_length", ([1, 2], KIND.ARRAY, KIND.INT32)),
+        ("llama.attention.head_count", (0.5, KIND.FLOAT32)),
+        ("llama.attention.head_count_kv", ("many", KIND.STRING)),
+        ("llama.attention.key_length", (float("nan"), KIND.FLOAT64)),
+    ],
+)
+def test_values_of_a_wrong_type_are_named(tiny: Path, tmp_path: Path, key: str, value) -> None:
+    refused(rewrite(tiny, tmp_path / "model.gguf", {key: value}), key, "damaged")
+
+
+def test_sizes_that_differ_by_layer_are_summed(tiny: Path, tmp_path: Path) -> None:
+    fields = {
+        "llama.attention.head_count": ([4, 0], KIND.ARRAY, KIND.INT32),
+        "llama.attention.head_count_kv": ([2, 0], KIND.ARRAY, KIND.INT32),
+    }
+    header = read_header(rewrite(tiny, tmp_path / "model.gguf", fields))
+    assert header.kv_bytes(10) == 10 * (2 + 0) * (32 // 4) * 2 * 2
+
+
+def test_repeated_keys_are_refused(tiny: Path, damaged) -> None:
+    first, second = b"tokenizer.ggml.bos_token_id", b"tokenizer.ggml.eos_token_id"
+    refused(damaged(tiny.read_bytes().replace(second, first, 1)), first.decode(), "twice")
+
+
+def test_lazily_read_arrays_agree_with_the_gguf_package(tiny: Path, monkeypatch) -> None:
+    eager = read_header(tiny)
+    monkeypatch.setattr("specchat.engine.header._SMALL", 16)
+    header, reader = read_header(tiny), gguf.GGUFReader(str(tiny))
+    assert "tokenizer.ggml.token_type" not in header.metadata
+    for key in ("tokens", "token_type"):
+        assert f"tokenizer.ggml.{key}" in eager.metadata
+    assert header.tokens() == [
+        t.encode() for t in reader.fields["tokenizer.ggml.tokens"].contents()
+    ]
+    expected = reader.fields["tokenizer.ggml.token_type"].contents()
+    assert header.token_types().tolist() == eager.token_types().tolist() == expected
+
+
 def split(tiny: Path, folder: Path, count: int, present: int) -> Path:
     """A model that says it has `count` parts, of which `present` are there."""
     for number in range(present):
-        reader = gguf.GGUFReader(str(tiny))
+        fields = {"split.no": (number, KIND.UINT16), "split.count": (count, KIND.UINT16)}
         path = folder / f"big-{number + 1:05d}-of-{count:05d}.gguf"
-        writer = gguf.GGUFWriter(str(path), "llama")
-        for key, field in reader.fields.items():
-            if key.startswith("GGUF.") or key == "general.architecture":
-                continue
-            kind = field.types[0]
-            sub_type = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(key, field.contents(), kind, sub_type=sub_type)
-        writer.add_uint16("split.no", number)
-        writer.add_uint16("split.count", count)
-        for tensor in reader.tensors:
-            writer.add_tensor(f"{tensor.name}.{number}", np.array(tensor.data))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        rewrite(tiny, path, fields, suffix=f".{number}")
     return folder / f"big-00001-of-{count:05d}.gguf"
 
 
