@@ -40,6 +40,7 @@ class Running:
         except StopIteration:
             self.done = True
         except Exception as error:
+            self.steps.close()  # still under way where `emit` failed: it must give its slot back
             self.error, self.done = error, True
 
 

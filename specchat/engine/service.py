@@ -5,6 +5,7 @@ The terminal chat and the endpoint submit here; their answers share model calls.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,9 @@ from specchat.engine.messages import Message
 from specchat.errors import Cancelled, QueueFullError, SpecchatError
 
 _SHARED_CHUNK = 48  # prompt tokens per call while others are being answered
+_CLOSING = "The engine is shutting down."
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +82,7 @@ class Service:
         )
         with self._lock:
             if self._stopping:
-                raise SpecchatError("The engine is shutting down.")
+                raise SpecchatError(_CLOSING)
             if len(self._waiting) >= self._limit:
                 raise QueueFullError(
                     f"{len(self._waiting)} requests are waiting already; try again shortly."
@@ -112,9 +116,14 @@ class Service:
             ticket.cancel.set()
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Run `work` on the engine's thread between two model calls; returns its result."""
+        """Run `work` on the engine's thread between two model calls; returns its result.
+
+        Raises SpecchatError when the engine shuts down first.
+        """
         answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         with self._lock:
+            if self._stopping:
+                raise SpecchatError(_CLOSING)
             self._calls.append((work, answer))
             self._lock.notify()
         good, value = answer.get()
@@ -147,9 +156,9 @@ class Service:
             with self._lock:
                 while not (self._waiting or self._calls or self._running or self._stopping):
                     self._lock.wait()
+                calls, self._calls = self._calls, []
                 if self._stopping and not self._running and not self._waiting:
                     break
-                calls, self._calls = self._calls, []
             for work, answer in calls:
                 try:
                     answer.put((True, work()))
@@ -159,6 +168,8 @@ class Service:
             self._share()
             self._batch.step()
             self._settle()
+        for _, answer in calls:  # nobody may wait for a thread that is gone
+            answer.put((False, SpecchatError(_CLOSING)))
         self.engine.close()
 
     def _admit(self) -> None:
@@ -171,7 +182,7 @@ class Service:
                 if self._waiting and self.engine.idle_slots:
                     ticket = self._waiting.pop(0)
             for other in dropped:
-                other.on_done(Cancelled("The request was cancelled."))
+                _report(other, Cancelled("The request was cancelled."))
             if ticket is None:
                 return
             try:
@@ -179,11 +190,13 @@ class Service:
                     ticket.make_prompt(self.engine), ticket.settings, ticket.cancel
                 )
             except Exception as error:
-                ticket.on_done(error)
+                _report(ticket, error)
                 continue
             entry = self._batch.add(steps, ticket.on_event)
             with self._lock:
                 self._running[entry] = ticket
+                if self._stopping:  # `close` saw it neither waiting nor running
+                    ticket.cancel.set()
 
     def _share(self) -> None:
         """Adapt to how many are being answered: chunk size, cost of a draft token."""
@@ -196,7 +209,15 @@ class Service:
             if entry.done:
                 with self._lock:
                     del self._running[entry]
-                ticket.on_done(entry.error)
+                _report(ticket, entry.error)
+
+
+def _report(ticket: Ticket, error: BaseException | None) -> None:
+    """Tell the client; one that fails to listen must not end the engine's thread."""
+    try:
+        ticket.on_done(error)
+    except Exception:
+        log.exception("a client failed when it was told that its request ended")
 
 
 def _prompt_maker(prompt: Any) -> Callable[[Engine], Sequence[int]]:
