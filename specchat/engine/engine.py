@@ -15,7 +15,7 @@ from specchat.engine.drafters import Drafter, LookupDrafter
 from specchat.engine.events import Event
 from specchat.engine.grammar import gbnf_from_schema
 from specchat.engine.header import Header, read_header
-from specchat.engine.llama import Grammar, LlamaModel, ModelOptions
+from specchat.engine.llama import Grammar, LlamaCache, LlamaModel, ModelOptions
 from specchat.engine.loop import Generation, Request, Steps
 from specchat.engine.messages import Message
 from specchat.engine.model import Evaluate, Model
@@ -272,18 +272,24 @@ class Engine:
     def calibration(self) -> Calibration:
         """Cost curves and acceptance; measured (under a second) when first asked for."""
         if self._calibration is None:
+            caches = self._empty_caches()
             self._calibration = Calibration(self.target, self.draft, MAX_DRAFT_LENGTH)
-            slot = self._slots.all[0]
-            for cache in (slot.target, slot.draft):
-                if cache is not None:
-                    cache.truncate(0)
-            self._calibration.measure(slot.target, slot.draft)
+            self._calibration.measure(*caches)
         return self._calibration
 
     def calibrate_afresh(self) -> None:
         """Forget what earlier runs measured, and measure anew."""
-        slot = self._slots.all[0]
-        self.calibration.measure_again(slot.target, slot.draft)
+        self.calibration.measure_again(*self._empty_caches())
+
+    def _empty_caches(self) -> tuple[LlamaCache, LlamaCache | None]:
+        """To measure with: target's and draft's, of a slot that answers nobody now."""
+        slot = self._slots.choose(())
+        if slot is None:
+            raise BusyError("Every sequence is answering; measure when one is idle.")
+        for cache in (slot.target, slot.draft):
+            if cache is not None:
+                cache.truncate(0)
+        return slot.target, slot.draft
 
     def stats(self) -> Stats:
         """Figures for the next answer, with the measured baseline if there is one."""
