@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine.engine import Cancel, Engine, Settings
-from specchat.engine.events import Event, Finish, FinishReason, Round, Token
+from specchat.engine.events import Event, Finish, FinishReason, Prefill, Round, Token
 from specchat.engine.llama import ModelOptions
 from specchat.engine.messages import Message
 from specchat.engine.sampling import SamplingParams
@@ -52,6 +52,7 @@ class Answer:
 
     events: list[Event] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
+    reading: threading.Event = field(default_factory=threading.Event)
     begun: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     ticket: Ticket | None = None
@@ -64,6 +65,8 @@ class Answer:
 
     def _event(self, event: Event) -> None:
         self.events.append(event)
+        if isinstance(event, Prefill):
+            self.reading.set()
         if isinstance(event, Round):
             self.begun.set()
 
@@ -136,6 +139,7 @@ def test_cancelling_a_waiting_a_reading_and_a_writing_request(service: Service) 
     assert writing.begun.wait(60)
     reading = ask(service, LONG, 400)
     waiting = ask(service, QUESTIONS[1], 400)
+    assert reading.reading.wait(60)
     for answer in (waiting, reading, writing):
         assert answer.ticket is not None
         answer.ticket.cancel.set()
@@ -143,7 +147,8 @@ def test_cancelling_a_waiting_a_reading_and_a_writing_request(service: Service) 
         answer.wait()
     assert isinstance(waiting.error, Cancelled)
     assert writing.finish.reason is FinishReason.CANCELLED
-    assert reading.error is None or isinstance(reading.error, Cancelled)
+    assert reading.finish.reason is FinishReason.CANCELLED
+    assert reading.ids == []
     assert ask(service, QUESTIONS[2], 5).wait().error is None  # nothing is stuck
 
 
@@ -208,6 +213,67 @@ def test_close_ends_everything(smollm2: Path) -> None:
     assert isinstance(waiting.wait().error, Cancelled)
     with pytest.raises(SpecchatError, match="shutting down"):
         ask(service, "too late")
+
+
+def test_calls_after_or_during_closing_are_refused(smollm2: Path) -> None:
+    service = Service(Engine.load(smollm2, options=ModelOptions(n_ctx=256, threads=1)))
+    held, go = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def hold() -> None:
+        held.set()
+        go.wait(60)
+
+    def late() -> None:
+        with pytest.raises(SpecchatError, match="shutting down") as error:
+            service.call(lambda: None)
+        errors.append(error.value)
+
+    threads = [threading.Thread(target=service.call, args=(hold,), daemon=True)]
+    threads[0].start()
+    assert held.wait(60)
+    threads.append(threading.Thread(target=late, daemon=True))  # waits while the service closes
+    threads[1].start()
+    while not service._calls:
+        time.sleep(0.01)
+    service.close(wait=0)
+    go.set()
+    threads.append(threading.Thread(target=late, daemon=True))  # comes when it is closed
+    threads[2].start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(errors) == 2
+
+
+def test_a_listener_that_fails_hurts_nobody_else(service: Service) -> None:
+    neighbour = ask(service, QUESTIONS[0], 30)
+    broken = Answer()
+
+    def fail(_: object) -> None:
+        raise RuntimeError("the listener is gone")
+
+    for _ in range(3):  # more than there are slots
+        service.submit([Message("user", "hi")], settings(5), on_event=fail, on_done=broken._done)
+        assert isinstance(broken.wait().error, RuntimeError)
+        broken.done.clear()
+    service.submit([Message("user", "hi")], settings(2), on_event=lambda _: None, on_done=fail)
+    assert neighbour.wait().error is None
+    assert len(neighbour.ids) == 30
+    both = [ask(service, q, 5) for q in QUESTIONS]
+    assert all(answer.wait().error is None for answer in both)
+
+
+def test_measuring_the_pair_leaves_a_running_answer_alone(service: Service) -> None:
+    """The first request that drafts makes the engine measure, with another one under way."""
+    alone = ask(service, QUESTIONS[0], 30).wait().ids
+    running = ask(service, QUESTIONS[0], 30)
+    assert running.begun.wait(60)
+    drafting = Settings(sampling=GREEDY, max_tokens=8)
+    other = Answer().submit(service, [Message("user", QUESTIONS[1])], drafting)
+    assert other.wait().error is None
+    assert running.wait().error is None
+    assert running.ids == alone
 
 
 def test_one_engine_answers_one_at_a_time_by_itself(smollm2: Path) -> None:
