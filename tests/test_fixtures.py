@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
+from tiny_llama import write_tiny_llama
 
-from specchat.bench.fixtures import deepen, hostile_draft, random_draft, standard_fixture
+from specchat.bench.fixtures import (
+    _copy_fields,
+    _write,
+    deepen,
+    hostile_draft,
+    random_draft,
+    standard_fixture,
+)
 from specchat.engine.header import read_header
 from specchat.engine.llama import LlamaModel, ModelOptions, quantize
 from specchat.engine.model import Evaluate
@@ -59,6 +68,18 @@ def test_fixtures_are_built_once_and_whole(tmp_path: Path) -> None:
     assert check_pair(read_header(target), read_header(draft)).fits
     assert hostile_draft(tmp_path).exists()
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_type_that_cannot_be_scaled_is_named(tmp_path: Path) -> None:
+    source, wide = tmp_path / "tiny.gguf", tmp_path / "wide.gguf"
+    write_tiny_llama(source)
+    reader, writer = gguf.GGUFReader(str(source)), gguf.GGUFWriter(str(wide), "llama")
+    _copy_fields(reader, writer, {})
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data, np.float64))
+    _write(writer)
+    with pytest.raises(BadRequestError, match="type F64"):
+        deepen(wide, tmp_path / "deep.gguf", 2, 0.1)
 
 
 def test_what_cannot_be_made_is_refused(smollm2: Path, gemma: Path, tmp_path: Path) -> None:
