@@ -86,21 +86,24 @@ def _ask(address: str, text: str, params: SamplingParams, tokens: int) -> float:
         with httpx.stream("POST", url, json=body, timeout=600) as response:
             if response.status_code != 200:
                 response.read()
-                raise EndpointError(f"{address} answered {response.status_code}: {response.text}")
+                text = " ".join(response.text.split())[:200]  # it may be a whole web page
+                raise EndpointError(f"{address} answered {response.status_code}: {text}")
             for line in response.iter_lines():
                 if not line.startswith("data: {"):
                     continue
                 chunk = json.loads(line[6:])
                 timings = chunk.get("timings")
-                if timings and timings.get("predicted_n"):
+                if timings and timings["predicted_n"] and timings["predicted_per_second"] > 0:
                     return float(timings["predicted_per_second"])
                 if chunk.get("usage"):
                     count = int(chunk["usage"]["completion_tokens"])
                 if chunk.get("choices"):
                     last = perf_counter()
                     first = first or last
-    except (httpx.HTTPError, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise EndpointError(f"Cannot use {address}: {error}") from None
+    except (KeyError, TypeError, AttributeError):
+        raise EndpointError(f"{address} does not stream as an OpenAI server does.") from None
     if count < 2 or last <= first:
         raise EndpointError(f"{address} sent neither timings nor a usage count.")
     return (count - 1) / (last - first)
