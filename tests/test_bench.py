@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -119,9 +121,10 @@ class Server(BaseHTTPRequestHandler):
 
     chunks: tuple[dict, ...] = ()
     status = 200
+    asked: ClassVar[list[dict]] = []
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(self.status)
         self.end_headers()
         for chunk in self.chunks:
@@ -139,6 +142,7 @@ def server():
     yield f"http://127.0.0.1:{httpd.server_port}"
     httpd.shutdown()
     Server.status = 200
+    Server.asked.clear()
 
 
 def test_a_server_that_sends_timings_is_believed(server: str) -> None:
@@ -157,6 +161,38 @@ def test_a_server_without_timings_is_timed(server: str) -> None:
     Server.chunks = ()
     with pytest.raises(EndpointError, match="neither timings nor"):
         _ask(server, "hi", SamplingParams(), 10)
-    Server.status = 503
-    with pytest.raises(EndpointError, match="503"):
+    Server.status, Server.chunks = 503, ({"page": "many\nlines " * 100},)
+    with pytest.raises(EndpointError, match="503") as error:
         _ask(server, "hi", SamplingParams(), 10)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"usage": {"tokens": 5}},
+        {"usage": 5},
+        {"timings": {"predicted_n": 5}},
+        {"timings": {"predicted_n": 5, "predicted_per_second": 0}},
+    ],
+)
+def test_a_server_that_streams_something_else_is_refused(server: str, chunk: dict) -> None:
+    Server.chunks = (chunk,)
+    with pytest.raises(EndpointError, match=server):
+        _ask(server, "hi", SamplingParams(), 10)
+
+
+def test_an_impossible_address_is_refused() -> None:
+    with pytest.raises(EndpointError, match="Cannot use"):
+        _ask("http://[::1", "hi", SamplingParams(), 10)
+
+
+def test_compare_asks_both_the_same(server: str) -> None:
+    Server.chunks = ({"choices": [], "timings": {"predicted_n": 9, "predicted_per_second": 0.001}},)
+    result = bench("compare", server, "--kinds", "json", "--tokens", "8", "--temperatures", "0")
+    assert result.returncode == 0, result.stderr
+    assert [body["messages"][0]["content"] for body in Server.asked] == list(PROMPTS["json"])
+    assert {(body["max_tokens"], body["temperature"]) for body in Server.asked} == {(8, 0.0)}
+    row = next(line for line in result.stdout.splitlines() if "json" in line)
+    assert float(re.findall(r"\d+\.\d\d", row)[0]) > 100  # ours over the slow other's
