@@ -12,6 +12,7 @@ from specchat.engine import calibration
 from specchat.engine.acceptance import Acceptance
 from specchat.engine.calibration import Calibration
 from specchat.engine.controller import _model_prior
+from specchat.engine.engine import Engine
 from specchat.engine.llama import ModelOptions
 
 
@@ -93,3 +94,22 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     blocked.write_text("not a folder")
     monkeypatch.setattr(calibration, "_folder", lambda: blocked / "cache")
     filled(target).save()
+
+
+def test_an_engine_measures_anew_what_it_cannot_read(
+    smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "_folder", lambda: tmp_path / "cache")
+    for damage in (None, b"{", b'{"version": 999}'):
+        with Engine.load(smollm2, options=ModelOptions(n_ctx=128, threads=1)) as engine:
+            path = engine_path(engine)
+            if damage is not None:
+                path.write_bytes(damage)
+            assert engine.calibration.costs.target.seconds(1, 0) > 0
+        kept = json.loads(path.read_text())  # written when the engine closed
+        assert kept["version"] == calibration.VERSION
+        assert kept["target"]["0"]["1"]
+
+
+def engine_path(engine: Engine) -> Path:
+    return Calibration(engine.target, engine.draft, 16).path
