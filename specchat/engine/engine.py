@@ -224,7 +224,7 @@ class Engine:
         return self._run(Generation(request, slot.target, policy, tokenizer), slot, cancel)
 
     def _run(self, generation: Generation, slot: Slot, cancel: Cancel) -> Steps:
-        self._slots.occupy(slot)
+        self._slots.occupy(slot, len(generation.context))
         if len(self._slots.all) == 1:  # aborting a call would end the neighbours' answers too
             cancel.attach([m for m in (self.target, self.draft) if m is not None])
         try:

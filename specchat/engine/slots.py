@@ -12,6 +12,7 @@ from specchat.engine.prefix import common_prefix
 from specchat.errors import BusyError
 
 _WORTH_COPYING = 32  # tokens that another slot must hold in addition
+_TURN = 4  # tokens at a prompt's end that a template may write otherwise one turn later
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +24,7 @@ class Slot:
     draft: LlamaCache | None
     busy: bool = False
     used: int = 0
+    prompt: int = 0  # length of the prompt it answered last
 
 
 class Slots:
@@ -43,26 +45,36 @@ class Slots:
         return sum(not slot.busy for slot in self.all)
 
     def choose(self, prompt: Sequence[int]) -> Slot | None:
-        """The idle slot with the longest common prefix, then the least recently used; None
-        when all are busy. A much longer prefix elsewhere is shared by copy.
+        """The idle slot whose conversation `prompt` continues, else the least recently used;
+        None when all are busy. A much longer prefix elsewhere is shared by copy.
+
+        A common prefix alone does not make a conversation: all begin with the same template.
         """
         idle = [slot for slot in self.all if not slot.busy]
         if not idle:
             return None
         shared = {id(slot): common_prefix(slot.target.tokens, prompt) for slot in self.all}
-        chosen = max(idle, key=lambda slot: (shared[id(slot)], -slot.used))
+        same = [s for s in idle if shared[id(s)] >= max(1, min(s.prompt, len(prompt)) - _TURN)]
+        can_copy = self._can_copy()
+        chosen = min(idle, key=lambda slot: slot.used)
+        if same or not can_copy:
+            chosen = max(same or idle, key=lambda slot: (shared[id(slot)], -slot.used))
         source = max(self.all, key=lambda slot: shared[id(slot)])
-        if shared[id(source)] >= shared[id(chosen)] + _WORTH_COPYING and self._can_copy():
+        if shared[id(source)] >= shared[id(chosen)] + _WORTH_COPYING and can_copy:
             # Give up the least useful cache, not the one that was merely closest.
             chosen = min(idle, key=lambda slot: slot.used)
-            self._copy(source, chosen, shared[id(source)], prompt)
+            if chosen is not source:
+                self._copy(source, chosen, shared[id(source)], prompt)
         return chosen
 
-    def occupy(self, slot: Slot) -> None:
-        """An answer begins in `slot`. Raises BusyError if another got there first."""
+    def occupy(self, slot: Slot, prompt: int) -> None:
+        """An answer to `prompt` tokens begins in `slot`.
+
+        Raises BusyError if another got there first.
+        """
         if slot.busy:
             raise BusyError("The engine is answering already; wait or raise --parallel.")
-        slot.busy = True
+        slot.busy, slot.prompt = True, prompt
         slot.used = next(self._clock)
 
     def release(self, slot: Slot) -> None:
