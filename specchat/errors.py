@@ -94,3 +94,11 @@ class Cancelled(SpecchatError):
     """A running call was aborted because the user asked for it."""
 
     exit_code = 130
+
+
+class HistoryError(SpecchatError):
+    """The stored chats cannot be read or written; the message names the file and the way out."""
+
+
+class HistoryDamagedError(HistoryError):
+    """The history file is not a database, or its pages contradict each other."""

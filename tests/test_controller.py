@@ -260,3 +260,18 @@ def test_acceptance_is_calibrated_and_kept() -> None:
     bad = Acceptance(lambda c: c, LONGEST)
     bad.restore({"count": [float("nan")] * len(CENTRES), "kept": [0.0] * len(CENTRES)})
     assert bad.chance(0.5) == Acceptance(lambda c: c, LONGEST).chance(0.5)
+
+
+def test_a_bad_measurement_does_not_outlive_the_run() -> None:
+    curve = Curve({0: {1: [1.0], 4: [9.0]}})
+    for _ in range(20):
+        curve.observe(1, 0, 1.0)
+        curve.observe(4, 0, 2.0)
+    curve.absorb()
+    fresh = Curve(curve.points)
+    for _ in range(3):  # the median wins once it has been contradicted often enough
+        for _ in range(20):
+            fresh.observe(1, 0, 1.0)
+            fresh.observe(4, 0, 2.0)
+        fresh.absorb()
+    assert Curve(fresh.points).seconds(4, 0) == pytest.approx(2.0, rel=0.3)

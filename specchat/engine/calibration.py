@@ -16,13 +16,13 @@ import platformdirs
 from specchat.engine.acceptance import Acceptance
 from specchat.engine.batch import drive
 from specchat.engine.controller import restore
-from specchat.engine.costs import Curve, PairCosts, measure
+from specchat.engine.costs import LENGTHS, Curve, PairCosts, measure
 from specchat.engine.llama import LlamaModel, ModelOptions, default_threads
 from specchat.engine.model import Cache
 
 VERSION = 1  # of the file; another version is measured anew
 _BUDGET = 0.8  # seconds for a target that was never measured
-_CHECK_BUDGET = 0.1  # seconds to see how fast the machine is today
+_CHECK_BUDGET = 0.2  # seconds to see how fast the machine is today
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +51,25 @@ class Calibration:
 
         Caches must be empty.
         """
-        known = bool(self.costs.target)
-        curve = Curve() if known else self.costs.target
-        lengths = {"lengths": (1, 5)} if known else {}
-        for _ in drive(measure(target, curve, _CHECK_BUDGET if known else _BUDGET, **lengths)):
-            pass
-        if known:
-            for n, times in curve.points.get(0, {}).items():
-                self.costs.target.observe(n, 0, min(times))
+        curve = self.costs.target
+        if curve:
+            self._check(target)
+        else:
+            list(drive(measure(target, curve, _BUDGET)))
         if draft is not None:
-            for _ in drive(measure(draft, self.costs.draft, _CHECK_BUDGET, (1, 1, 1, 2))):
-                pass
+            list(drive(measure(draft, self.costs.draft, _CHECK_BUDGET, (1, 1, 1, 2))))
+
+    def _check(self, target: Cache) -> None:
+        """How fast is the machine today? And measure again what was measured least."""
+        curve, today = self.costs.target, Curve()
+        known = curve.points.get(0, {})
+        least = sorted(LENGTHS, key=lambda n: len(known.get(n, ())))
+        list(drive(measure(target, today, _CHECK_BUDGET, (1, *least))))
+        found = {n: min(times) for n, times in today.points[0].items()}
+        speed = found[1] / curve.seconds(1, 0)
+        for n, seconds in found.items():
+            curve.observe(n, 0, seconds)
+            curve.add(0, n, seconds / speed)
 
     def measure_again(self, target: Cache, draft: Cache | None) -> None:
         """Forget the curves and acceptance of earlier runs, and measure anew."""
@@ -74,6 +82,9 @@ class Calibration:
 
     def save(self) -> None:
         """Write atomically; a read-only cache folder is no error."""
+        for curve in (self.costs.target, self.costs.draft):
+            if curve:
+                curve.absorb()
         state = {
             "version": VERSION,
             "target": self.costs.target.points,

@@ -88,6 +88,21 @@ class Curve:
     def seconds(self, n: int, depth: int) -> float:
         return float(self.table(np.array([n]), depth)[0])
 
+    def absorb(self) -> None:
+        """Turn what live calls taught into measured points, so that one bad measurement
+        does not outlive the run. Its speed just now, told by plain calls, is left out.
+        """
+        self._digest()
+        if len(self._own.get(1, ())) < _LOCAL // 2:
+            return
+        speed = statistics.median(self._own[1])
+        depth = min(self.points)
+        for n, own in self._own.items():
+            if len(own) >= _LOCAL // 2:
+                measured = float(self._measured(np.array([n]), depth)[0])
+                self.add(depth, n, measured * statistics.median(own) / speed)
+        self._own.clear()
+
     def spread(self, n: int) -> float:
         """Relative standard error of the time for `n` tokens, from live observations."""
         self._digest()
