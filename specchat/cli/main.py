@@ -18,10 +18,12 @@ COMMANDS = {
     "doctor": "specchat.cli.doctor",
     "simulate": "specchat.cli.simulate",
     "bench": "specchat.cli.bench",
+    "serve": "specchat.cli.serve",
 }
 _SUMMARIES = {
     "doctor": "check whether a pair of models fits, and what it costs",
     "simulate": "show how speculation saves target calls; needs no model",
+    "serve": "answer OpenAI clients over HTTP on this machine",
     "bench": "measure plain, fixed and automatic draft lengths on a pair",
 }
 

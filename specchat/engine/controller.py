@@ -15,7 +15,7 @@ import numpy as np
 
 from specchat.engine.acceptance import Acceptance
 from specchat.engine.costs import Costs, PairCosts, break_even, measure, rates
-from specchat.engine.drafters import Drafter, LookupDrafter, Step
+from specchat.engine.drafters import Drafter, LookupDrafter, ModelDrafter, Step
 from specchat.engine.model import Cache, Evaluate, Logits
 from specchat.engine.policy import Outcome, Plan
 from specchat.engine.sampling import Floats
@@ -153,8 +153,8 @@ class Controller:
     def _model(self) -> Drafter | None:
         return next((d for d in self.drafters if not isinstance(d, LookupDrafter)), None)
 
-    def _lookup(self) -> LookupDrafter | None:
-        return next((d for d in self.drafters if isinstance(d, LookupDrafter)), None)
+    def _copiers(self) -> list[LookupDrafter]:
+        return [d for d in self.drafters if isinstance(d, LookupDrafter)]
 
     def _pays(self) -> bool:
         return self._strategy is not None and self._strategy.gain > _MARGIN
@@ -172,18 +172,18 @@ class Controller:
         return self._strategy.rate if self._strategy else 1.0 / self._at.plain
 
     def _copy(self, context: Sequence[int], longest: int) -> Plan | None:
-        """A lookup draft, if it is worth more than the draft model's."""
-        lookup = self._lookup()
-        if lookup is None or not (match := lookup.strength(context)):
-            return None
+        """The best copied draft, if it is worth more than the draft model's."""
         assert self._at is not None
-        acceptance = self._memory[lookup.name]
-        chances = _copy_chances(acceptance, lookup, match, longest)
-        length, gain = best_copy(self._at, chances, self.rate)
-        if length < 1 or gain <= (self._strategy.gain if self._strategy else 0.0):
-            return None
-        why = f"lookup matched {match} tokens, {chances[0]:.0%} sure: copying {length}"
-        return Plan(lookup, length, why)
+        best, most = None, self._strategy.gain if self._strategy else 0.0
+        for copier in self._copiers():
+            if not (match := copier.strength(context)):
+                continue
+            chances = _copy_chances(self._memory[copier.name], copier, match, longest)
+            length, gain = best_copy(self._at, chances, self.rate)
+            if length >= 1 and gain > most:
+                why = f"matched {match} tokens, {chances[0]:.0%} sure: copying {length}"
+                best, most = Plan(copier, length, f"{copier.name} {why}"), gain
+        return best
 
     def _draft(self, context: Sequence[int], longest: int) -> Plan | None:
         """The draft model's turn: for real if it pays, in the shadow if a look is due."""
@@ -200,9 +200,9 @@ class Controller:
 
     def _plain(self, context: Sequence[int]) -> Plan:
         """No draft; a match that is not worth copying is judged in the shadow, for nothing."""
-        lookup = self._lookup()
-        if lookup is not None and lookup.strength(context):
-            return Plan(lookup, 1, self._plain_reason, shadow=True)
+        for copier in self._copiers():
+            if copier.strength(context):
+                return Plan(copier, 1, self._plain_reason, shadow=True)
         return Plan(None, 0, self._plain_reason)
 
     def _worth(self, position: int, confidence: float) -> Step:
@@ -281,6 +281,6 @@ def _copy_prior(confidence: float) -> float:
 def restore(memory: dict[str, Acceptance], state: Mapping[str, Any], longest: int) -> None:
     """Fill `memory` with what an earlier conversation learned."""
     for name, saved in state.items():
-        prior = _copy_prior if name == LookupDrafter.name else _model_prior
+        prior = _model_prior if name == ModelDrafter.name else _copy_prior
         memory[name] = Acceptance(prior, longest)
         memory[name].restore(saved)

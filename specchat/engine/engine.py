@@ -21,6 +21,7 @@ from specchat.engine.messages import Message
 from specchat.engine.model import Evaluate, Model
 from specchat.engine.pairing import require_pair
 from specchat.engine.policy import FixedLength, Policy
+from specchat.engine.prediction import PredictionDrafter
 from specchat.engine.rules import make_rule
 from specchat.engine.sampling import Chain, SamplingParams
 from specchat.engine.slots import Slot, Slots
@@ -38,7 +39,8 @@ LoadProgress = Callable[[str, float], bool]
 class Settings:
     """How to answer. `draft_length` None lets the controller choose; 0 is plain decoding.
     `drafter` is one of `DRAFTERS`. `grammar` is GBNF; `schema` a JSON schema; at most one
-    of the two. `logprobs` is the number of alternatives to report per token.
+    of the two. `logprobs` is the number of alternatives to report per token. `prediction` are
+    tokens that much of the answer is expected to repeat; see `prediction.py`.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -51,6 +53,7 @@ class Settings:
     grammar: str | None = None
     schema: Mapping[str, Any] | None = None
     logprobs: int | None = None
+    prediction: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises BadRequestError naming the field."""
@@ -256,12 +259,16 @@ class Engine:
             curve = costs.target if model is self.target else costs.draft
             costs.observe_call(curve, requests, seconds)
 
-    def drafters(self, which: str, slot: Slot | None = None) -> list[Drafter]:
-        """The drafters that `which` names and this engine has; lookup first."""
+    def drafters(
+        self, which: str, slot: Slot | None = None, prediction: Sequence[int] = ()
+    ) -> list[Drafter]:
+        """The drafters that `which` names and this engine has; those that copy first."""
         slot = slot or self._slots.all[0]
         chosen: list[Drafter] = []
         if self.refusal or which == "none":
             return chosen
+        if prediction:
+            chosen.append(PredictionDrafter(prediction))
         if which in ("lookup", "both"):
             chosen.append(LookupDrafter())
         if which in ("draft", "both") and slot.drafter is not None:
@@ -299,7 +306,7 @@ class Engine:
         return Stats(lambda depth: costs.at(depth, 1).plain, lambda: costs.target.spread(1))
 
     def _policy(self, settings: Settings, slot: Slot) -> Policy:
-        drafters = self.drafters(settings.drafter, slot)
+        drafters = self.drafters(settings.drafter, slot, settings.prediction)
         self.controller = None
         if settings.draft_length is not None:
             costs = self._calibration.costs if self._calibration else None

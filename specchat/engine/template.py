@@ -160,6 +160,10 @@ class ChatTemplate:
         start = [bos] if bos is not None and (rest or self._tokenizer.add_bos) else []
         return start + ids[rest:]
 
+    def answer_tokens(self, text: str) -> list[int]:
+        """Token ids of `text` as the beginning of an answer; never special ones."""
+        return self._piece_ids(text, False, inside=True)
+
     def _piece_ids(self, piece: str, parse_special: bool, inside: bool) -> list[int]:
         ids = self._tokenize(piece, parse_special, inside)
         if parse_special:

@@ -1,0 +1,288 @@
+"""What a model writes, told apart while it streams: reasoning, content, tool calls.
+
+Every piece of text becomes deltas of OpenAI's shape as soon as it is certain what it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from dataclasses import dataclass, field
+from typing import Any
+
+from specchat.server.tools import CallFormat
+
+Delta = dict[str, Any]
+
+# {"name": "f", "arguments": {   as far as the arguments can be passed on as they come
+_HEAD = re.compile(
+    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+_NAMED = re.compile(r"\s*([A-Za-z0-9_.:-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)")
+
+
+class AnswerParser:
+    """Splits one answer. `thinking` are the marks around reasoning, `open` whether the
+    prompt ended inside them; `calls` is how tool calls look, if any may come.
+    """
+
+    def __init__(
+        self,
+        thinking: tuple[str, str] | None = None,
+        *,
+        open: bool = False,
+        calls: CallFormat | None = None,
+        forced: bool = False,
+    ) -> None:
+        """`forced`: the prompt ended with the beginning of a tool call."""
+        self._thinking, self._calls = thinking, calls
+        self._held = ""
+        self._begun = False  # whether something other than blanks was written
+        self._mode = "reasoning" if open and thinking else "content"
+        self._call: _Calls | None = None
+        self.calls = 0  # tool calls seen
+        if forced and calls:
+            self._start_call()
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether what comes now is reasoning."""
+        return self._mode == "reasoning"
+
+    def push(self, text: str) -> list[Delta]:
+        self._held += text
+        deltas: list[Delta] = []
+        while self._step(deltas):
+            pass
+        return deltas
+
+    def finish(self) -> list[Delta]:
+        """The end of the answer: what was held back."""
+        deltas: list[Delta] = []
+        if self._call:
+            deltas += self._call.push(self._held)
+            deltas += self._end_call()
+        elif self._held:
+            deltas += self._text(self._held)
+        self._held = ""
+        return deltas
+
+    def _step(self, deltas: list[Delta]) -> bool:
+        """Take the next certain piece; False when more text is needed."""
+        if self._mode == "reasoning":
+            assert self._thinking
+            return self._until(self._thinking[1], deltas, self._end_reasoning)
+        if self._call:
+            end = self._calls.end if self._calls else ""
+            if end:
+                return self._until(end, deltas, lambda: deltas.extend(self._end_call()))
+            deltas += self._call.push(self._held)
+            self._held = ""
+            return False
+        if not self._begun:
+            self._held = self._held.lstrip() if self._thinking or self._calls else self._held
+            if not self._held:
+                return False
+            if self._thinking and self._held.startswith(self._thinking[0]):
+                self._held = self._held[len(self._thinking[0]) :].lstrip("\n")
+                self._mode, self._begun = "reasoning", True
+                return True
+            if self._thinking and self._thinking[0].startswith(self._held):
+                return False
+            if self._calls and self._calls.bare:
+                verdict = _bare(self._held)
+                if verdict is None:
+                    return False
+                if verdict:
+                    self._start_call()
+                    return True
+        if self._calls and self._calls.start:
+            return self._until(self._calls.start, deltas, self._start_call)
+        if self._held:
+            deltas += self._text(self._held)
+        self._held = ""
+        return False
+
+    def _until(self, mark: str, deltas: list[Delta], found: Any) -> bool:
+        """Pass on what stands before `mark`; call `found` when it is complete."""
+        at = self._held.find(mark)
+        cut = at if at >= 0 else len(self._held) - overlap(self._held, mark)
+        before, self._held = self._held[:cut], self._held[cut:]
+        if before:
+            deltas += self._call.push(before) if self._call else self._text(before)
+        if at < 0:
+            return False
+        self._held = self._held[len(mark) :]
+        found()
+        return True
+
+    def _text(self, text: str) -> list[Delta]:
+        if self._mode == "reasoning":
+            return [{"reasoning_content": text}]
+        if self.calls and not text.strip():
+            return []  # line ends between calls
+        self._begun = True
+        return [{"content": text}]
+
+    def _end_reasoning(self) -> None:
+        self._mode, self._begun = "content", False
+        self._held = self._held.lstrip("\n")
+
+    def _start_call(self) -> None:
+        assert self._calls
+        self._begun = True
+        self._call = _Calls(self._calls, self.calls)
+
+    def _end_call(self) -> list[Delta]:
+        assert self._call
+        assert self._calls
+        call, self._call = self._call, None
+        deltas = call.finish()
+        self.calls = call.index
+        rest = call.unparsed
+        if rest.strip():  # not a call after all: nothing the model wrote gets lost
+            deltas.append({"content": f"{self._calls.start}{rest}{self._calls.end}"})
+        return deltas
+
+
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest end of `text` that could begin `mark`."""
+    for n in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:n]):
+            return n
+    return 0
+
+
+def _bare(text: str) -> bool | None:
+    """Whether an answer that begins like this is a bare JSON call; None: not known yet."""
+    head = re.sub(r"\s", "", text[:40])
+    wanted = '{"name":'
+    if head.startswith(wanted):
+        return True
+    return None if wanted.startswith(head) else False
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Tool calls inside their marks: one JSON object, several, an array, or name{...}."""
+
+    format: CallFormat
+    index: int
+    text: str = ""
+    _at: int = 0  # up to where `text` was looked at
+    _sent: int = -1  # up to where arguments were passed on; -1 outside of any
+    _scan: _JsonEnd = field(default_factory=lambda: _JsonEnd())
+
+    def push(self, text: str) -> list[Delta]:
+        self.text += text
+        deltas: list[Delta] = []
+        while self._advance(deltas):
+            pass
+        return deltas
+
+    def _advance(self, deltas: list[Delta]) -> bool:
+        if self._sent >= 0:
+            end = self._scan.push(self.text, self._at)
+            self._at = end if end is not None else len(self.text)
+            if self._at > self._sent:
+                deltas.append(self._arguments(self.text[self._sent : self._at]))
+            self._sent = -1 if end is not None else self._at
+            if end is None:
+                return False
+            self._drop(self._at)
+            self.index += 1
+            return True
+        self._drop(len(self.text) - len(self.text.lstrip(" \n\t\r,;[]}")))
+        if match := _HEAD.match(self.text) or _NAMED.match(self.text):
+            name = match[1]
+            name = json.loads(name, strict=False) if name.startswith('"') else name
+            deltas.append(_begin(self.index, name, "", self.format))
+            self._drop(match.end())
+            self._sent, self._at, self._scan = 0, 0, _JsonEnd()
+            return True
+        return False
+
+    def _drop(self, n: int) -> None:
+        self.text, self._at = self.text[n:], 0
+
+    def _arguments(self, text: str) -> Delta:
+        return {"tool_calls": [{"index": self.index, "function": {"arguments": text}}]}
+
+    def finish(self) -> list[Delta]:
+        """The closing mark: a call in an unusual shape, whole at last."""
+        if self._sent >= 0:  # cut short
+            self._drop(self._at)
+            self.index += 1
+            return []
+        deltas: list[Delta] = []
+        try:
+            found = json.loads(self.text, strict=False) if self.text.strip() else []
+        except (ValueError, RecursionError):
+            return []
+        for call in found if isinstance(found, list) else [found]:
+            arguments = call.get("arguments", call.get("parameters")) if _is_call(call) else None
+            if arguments is None:
+                return deltas
+            if not isinstance(arguments, str):
+                arguments = json.dumps(arguments)
+            deltas.append(_begin(self.index, call["name"], arguments, self.format))
+            self.index += 1
+        self.text = ""
+        return deltas
+
+    @property
+    def unparsed(self) -> str:
+        return self.text
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str)
+
+
+def _begin(index: int, name: str, arguments: str, format: CallFormat) -> Delta:
+    call = {
+        "index": index,
+        "id": new_id(format),
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+    return {"tool_calls": [call]}
+
+
+def new_id(format: CallFormat) -> str:
+    """Mistral's templates insist on nine letters and digits."""
+    letters = string.ascii_letters + string.digits
+    length = 9 if format.short_ids else 24
+    name = "".join(secrets.choice(letters) for _ in range(length))
+    return name if format.short_ids else f"call_{name}"
+
+
+class _JsonEnd:
+    """Finds the end of a JSON object that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def push(self, text: str, start: int) -> int | None:
+        """Look at `text` from `start` on; the index behind the object when it is complete."""
+        for i in range(start, len(text)):
+            char = text[i]
+            if self._in_string:
+                if self._escaped:
+                    self._escaped = False
+                elif char == "\\":
+                    self._escaped = True
+                elif char == '"':
+                    self._in_string = False
+            elif char == '"':
+                self._in_string = True
+            elif char in "{[":
+                self._depth += 1
+            elif char in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    return i + 1
+        return None

@@ -1,0 +1,95 @@
+"""Listening: uvicorn around the application, in the foreground or beside the terminal app."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import uvicorn
+from starlette.applications import Starlette
+
+from specchat.errors import SpecchatError
+from specchat.server.context import Context
+from specchat.server.errors import shutting_down
+
+GRACE_SECONDS = 5.0  # for answers under way when the server is told to stop
+CONNECTIONS = 512  # beyond these, 503
+
+
+class PortError(SpecchatError):
+    """The address cannot be listened on."""
+
+    exit_code = 2
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 takes a free one. Raises PortError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise PortError(f"Cannot listen on {host}: {error.strerror}.") from None
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)
+    except OSError as error:
+        found.close()
+        raise PortError(f"Cannot listen on {host} port {port}: {error.strerror}.") from None
+    return found
+
+
+class Server(uvicorn.Server):
+    """uvicorn, ending the streams that are still open when the grace is over."""
+
+    def __init__(self, app: Starlette, grace: float = GRACE_SECONDS) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(grace) + 5,
+        )
+        super().__init__(config)
+        self._grace = grace
+        self._context: Context = app.state.context
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping = asyncio.create_task(self._stop_jobs())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            stopping.cancel()
+
+    async def _stop_jobs(self) -> None:
+        await asyncio.sleep(self._grace)
+        self._context.jobs.stop(shutting_down())
+
+
+class Beside:
+    """A server on a thread of its own, for who has a loop of another kind to run."""
+
+    def __init__(self, app: Starlette, sock: socket.socket) -> None:
+        self._server = Server(app, grace=1.0)
+        self._thread = threading.Thread(
+            target=self._run, args=(sock,), name="endpoint", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, sock: socket.socket) -> None:
+        with contextlib.closing(sock):
+            self._server.run(sockets=[sock])
+
+    def stop(self, wait: float = 10.0) -> None:
+        """Finish or end what is being answered, then stop listening."""
+        self._server.should_exit = True
+        self._thread.join(wait)
