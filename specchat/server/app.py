@@ -48,6 +48,7 @@ def create_app(
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/models/{model:path}", models.deleted, methods=["DELETE"]),
         Route("/v1/chat/completions", chat.create, methods=["POST"]),
+        Route("/v1/chat/completions", _stored),
         Route("/v1/completions", completions.create, methods=["POST"]),
         Route("/v1/responses", responses.create, methods=["POST"]),
         Route("/v1/embeddings", _embeddings, methods=["POST"]),
@@ -99,6 +100,10 @@ async def _openapi(request: Request) -> Response:
 
 async def _docs(request: Request) -> Response:
     return HTMLResponse(openapi.page())
+
+
+async def _stored(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [], "has_more": False})  # nothing ever is
 
 
 async def _embeddings(request: Request) -> Response:

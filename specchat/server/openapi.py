@@ -1,9 +1,118 @@
-"""The OpenAPI description (to come)."""
+"""What the endpoint offers, as an OpenAPI 3.1 document and as a page."""
+
+from __future__ import annotations
+
+from functools import cache
+from html import escape
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from specchat import __version__
+from specchat.server.responses_input import ResponsesRequest
+from specchat.server.schemas import ChatRequest, CompletionRequest
+
+_STREAM = "With stream: server-sent events."
+_POSTS: dict[str, tuple[str, type[BaseModel]]] = {
+    "/v1/chat/completions": (f"Answer a conversation. {_STREAM}", ChatRequest),
+    "/v1/completions": (f"Continue a text or token ids. {_STREAM}", CompletionRequest),
+    "/v1/responses": (f"Answer a conversation; nothing is stored. {_STREAM}", ResponsesRequest),
+}
+_GETS = {
+    "/v1/models": "The loaded model.",
+    "/v1/models/{model}": "The loaded model, under any name.",
+    "/health": "Whether the server is up; needs no key.",
+    "/openapi.json": "This document.",
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_STATUSES = {
+    "400": "Something in the request is wrong; `param` names it.",
+    "401": "The API key is missing or wrong.",
+    "403": "A foreign Host or Origin.",
+    "404": "There is no such path.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON.",
+    "429": "Too many requests wait; see Retry-After.",
+    "503": "The server is shutting down.",
+}
 
 
-def document() -> dict[str, object]:
-    return {}
+@cache
+def document() -> dict[str, Any]:
+    models = [(model, "validation") for _, model in _POSTS.values()]
+    _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    paths: dict[str, Any] = {}
+    for path, (text, model) in _POSTS.items():
+        content = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+        body = {"required": True, "content": {"application/json": content}}
+        answer: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
+        paths[path] = {"post": {**_operation(text, answer), "requestBody": body}}
+    for path, text in _GETS.items():
+        paths[path] = {"get": _operation(text, {"application/json": {}})}
+    name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    paths["/v1/models/{model}"]["get"]["parameters"] = [name]
+    paths["/metrics"] = {"get": _operation("Counters for Prometheus.", {"text/plain": {}})}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "specchat", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas.get("$defs", {}), "Error": _ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
 
 
+def _operation(text: str, content: dict[str, Any]) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    errors = {code: {"description": why, "content": error} for code, why in _STATUSES.items()}
+    return {
+        "summary": text,
+        "responses": {"200": {"description": "Answered.", "content": content}, **errors},
+    }
+
+
+@cache
 def page() -> str:
-    return ""
+    """A page without scripts: nothing is loaded from elsewhere."""
+    parts = []
+    for path, operations in document()["paths"].items():
+        for method, operation in operations.items():
+            parts.append(
+                f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}"
+            )
+            if path in _POSTS:
+                parts.append(_fields(_POSTS[path][1]))
+    style = "body{font:16px sans-serif;max-width:60em;margin:2em auto}td{padding:.2em 1em .2em 0}"
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>specchat</title>"
+        f"<style>{style}</style><h1>specchat {__version__}</h1>"
+        "<p>An OpenAI-compatible endpoint; <a href=/openapi.json>openapi.json</a>"
+        + "".join(parts)
+        + "</html>"
+    )
+
+
+def _fields(model: type[BaseModel]) -> str:
+    rows = "".join(
+        f"<tr><td><code>{escape(field.alias or name)}</code><td>{escape(field.description or '')}"
+        for name, field in model.model_fields.items()
+    )
+    return f"<table>{rows}</table>"
