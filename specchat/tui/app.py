@@ -1,232 +1,163 @@
-"""The app: widgets, keys, and the timer that carries the engine's updates to the screen."""
+"""The app: its theme, its main screen, its start and its end."""
 
 from __future__ import annotations
 
 import argparse
-import queue
-from collections.abc import Iterable
-from typing import ClassVar
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, ComposeResult, SystemCommand
+import platformdirs
+from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
-from textual.events import Resize
-from textual.screen import Screen
-from textual.widgets import Footer
 
-from specchat.cli import options
-from specchat.engine.engine import Settings
-from specchat.engine.events import Finish, Prefill, Round, Token
-from specchat.engine.messages import Message
-from specchat.engine.stats import Stats
-from specchat.tui.message_view import MessageView
-from specchat.tui.panel import Panel
-from specchat.tui.prompt import Prompt
-from specchat.tui.session import Began, Ended, Failed, Loading, Ready, Session, Update
+from specchat.history import History, open_history
+from specchat.tui.commands import Commands
+from specchat.tui.conversation import OpenConversation
+from specchat.tui.kinds import Looks, looks
+from specchat.tui.messages import Load, Progress
+from specchat.tui.preferences import Preferences, read_preferences
+from specchat.tui.screens.inspecting import gguf_folders
+from specchat.tui.screens.main import MainScreen
+from specchat.tui.session import Session
 
-_FRAMES = 20  # per second
-_NARROW = 80  # columns below which the panel hides
+if TYPE_CHECKING:
+    from specchat.engine.engine import Engine, Settings
+
+Loader = Callable[[Path, Path | None], Load]
 
 
 class SpecchatApp(App[None]):
-    """One conversation with one engine."""
+    """`loader` makes a load for a pair of files that the user chose; `models` are the files
+    in use.
+    """
 
     CSS_PATH = "app.tcss"
     TITLE = "specchat"
+    COMMANDS = App.COMMANDS | {Commands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop"),
-        Binding("ctrl+r", "regenerate", "Again"),
-        Binding("ctrl+n", "new", "New chat"),
-        Binding("f2", "inspect", "Inspect"),
-        Binding("f3", "panel", "Panel"),
-        Binding("ctrl+q", "quit", "Quit"),
-        Binding("left", "move(-1)", "Previous token", show=False),
-        Binding("right", "move(1)", "Next token", show=False),
+        Binding("f1", "help", "Help"),
+        Binding("ctrl+q", "quit", "Quit", priority=True),
     ]
 
-    def __init__(self, session: Session, settings: Settings, system: str | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        history: History,
+        *,
+        system: str = "",
+        warning: str | None = None,
+        preferences: Preferences | None = None,
+        loader: Loader | None = None,
+        models: list[Path] | None = None,
+    ) -> None:
         super().__init__()
-        self.session, self.settings, self.system = session, settings, system
-        self.messages: list[Message] = []
-        self.stats: Stats | None = None
-        self.rounds: dict[int, Round] = {}
-        self.n_ctx = 0
-        self.queued: list[str] = []  # prompts sent while an answer is running
-        self.ready = self.busy = False
-        self._answer: MessageView | None = None
-        self._fresh: list[Token] = []
+        self.preferences = preferences or Preferences()
+        self.history = history
+        self._warning = warning
+        self._loader = loader
+        self._models = models or []
+        self.main = MainScreen(session, OpenConversation(history, system), self.preferences)
+        with suppress(Exception):  # a theme that no longer exists
+            self.theme = self.preferences.theme
 
-    def compose(self) -> ComposeResult:
-        with Horizontal(id="body"):
-            yield VerticalScroll(id="chat")
-            yield Panel(id="panel")
-        yield Prompt()
-        yield Footer()
+    @property
+    def looks(self) -> Looks:
+        """How tokens look under the current theme."""
+        theme = self.current_theme
+        return looks(theme.dark, ansi=theme.name.startswith("ansi"), colour=not self.no_color)
+
+    def get_default_screen(self) -> MainScreen:
+        return self.main
 
     def on_mount(self) -> None:
-        self.chat = self.query_one("#chat", VerticalScroll)
-        self.panel = self.query_one(Panel)
-        self.chat.anchor()
-        self.query_one(Prompt).focus()
-        self.set_interval(1 / _FRAMES, self.drain)
-        self.call_after_refresh(self.session.start)
+        self.theme_changed_signal.subscribe(self, lambda _: self._theme_changed())
+        if self._warning:
+            self.main.warn(self._warning)
 
-    def on_resize(self, event: Resize) -> None:
-        self.query_one(Panel).set_class(event.size.width < _NARROW, "hidden")
+    def _theme_changed(self) -> None:
+        self.preferences.theme = self.theme
+        self.preferences.save()
+        self.main.panel.repaint()
+        for view in self.main.view.messages:
+            view.repaint()
 
     def on_unmount(self) -> None:
-        self.session.close()
+        self.main.close()
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        yield from super().get_system_commands(screen)
-        for title, text, action in (
-            ("Stop", "End the running answer", self.action_stop),
-            ("Answer again", "Replace the last answer by another one", self.action_regenerate),
-            ("New chat", "Forget this conversation", self.action_new),
-            ("Inspect tokens", "Look at each token's probabilities", self.action_inspect),
-            ("Panel", "Show or hide the live figures", self.action_panel),
-        ):
-            yield SystemCommand(title, text, action)
+    def action_help(self) -> None:
+        from specchat.tui.help import help_text
+        from specchat.tui.screens.dialogs import ReadScreen
 
-    # -- updates from the engine ----------------------------------------------------
+        if len(self.screen_stack) == 1:
+            self.push_screen(ReadScreen("specchat: keys and colours", help_text(self.looks)))
 
-    def drain(self) -> None:
-        """Apply everything that came since the last frame."""
-        changed = False
-        while True:
-            try:
-                update = self.session.updates.get_nowait()
-            except queue.Empty:
-                break
-            self._apply(update)
-            changed = True
-        if self._fresh and self._answer is not None:
-            self._answer.extend(self._fresh)
-            self._fresh = []
-        if changed and self.stats is not None:
-            self.panel.figures(self.stats, self.n_ctx)
+    def loader(self, target: Path, draft: Path | None) -> Load:
+        """A load of the pair that was chosen."""
+        assert self._loader is not None
+        self._models = [target] + ([draft] if draft else [])
+        return self._loader(target, draft)
 
-    def _apply(self, update: Update) -> None:
-        if isinstance(update, Loading):
-            self.panel.say(f"Loading {update.stage} {update.share:.0%}")
-        elif isinstance(update, Ready):
-            self.ready, self.n_ctx = True, update.n_ctx
-            self.sub_title = update.pair
-            self.panel.say(update.refusal or f"{update.pair}\nAsk something.")
-            self._next()
-        elif isinstance(update, Failed):
-            self._failed(update.message)
-        elif isinstance(update, Began):
-            self.stats, self.rounds = update.stats, {}
-        elif isinstance(update, Ended):
-            self._ended()
-        else:
-            if self.stats is not None:
-                self.stats.add(update)
-            if isinstance(update, Token):
-                self._fresh.append(update)
-            elif isinstance(update, Round):
-                self.rounds[update.index] = update
-            assert isinstance(update, Token | Round | Prefill | Finish)
-
-    def _failed(self, message: str) -> None:
-        if self._answer is not None:
-            self._answer.note(message)
-        else:
-            self.panel.say(message)
-            self.notify(message, severity="error", markup=False, timeout=10)
-
-    def _ended(self) -> None:
-        self.busy = False
-        if self._answer is not None:
-            self._answer.extend(self._fresh)
-            self._fresh = []
-            if self._answer.text:
-                self.messages.append(Message("assistant", self._answer.text))
-        self._next()
-
-    # -- what the user does ---------------------------------------------------------
-
-    def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
-        self.queued.append(event.text)
-        self._next()
-
-    def _next(self) -> None:
-        """Send the oldest waiting prompt, if the engine is free."""
-        if not self.ready or self.busy or not self.queued:
-            return
-        text = self.queued.pop(0)
-        self.messages.append(Message("user", text))
-        self.chat.mount(MessageView("you", text))
-        self._ask()
-
-    def _ask(self) -> None:
-        self.busy = True
-        self._answer = MessageView("specchat")
-        self.chat.mount(self._answer)
-        self.panel.token(None, None)
-        system = [Message("system", self.system)] if self.system else []
-        self.session.ask([*system, *self.messages], self.settings)
-
-    def action_stop(self) -> None:
-        if self._answer is not None and self._answer.cursor is not None:
-            self._leave_inspector()
-        else:
-            self.session.stop()
-
-    def action_regenerate(self) -> None:
-        """Another answer to the last question."""
-        if self.busy or not self.ready:
-            return
-        if self.messages and self.messages[-1].role == "assistant":
-            self.messages.pop()
-        if self.messages and self._answer is not None:
-            self._answer.remove()
-            self._ask()
-
-    def action_new(self) -> None:
-        if not self.busy:
-            self.messages.clear()
-            self._answer = None
-            self.chat.remove_children()
-
-    def action_panel(self) -> None:
-        self.panel.toggle_class("hidden")
-
-    def action_inspect(self) -> None:
-        """Put the cursor on the last token; arrows move it, Escape leaves."""
-        if self._answer is None or not self._answer.tokens:
-            return
-        if self._answer.cursor is not None:
-            self._leave_inspector()
-            return
-        self.panel.remove_class("hidden")
-        self.set_focus(None)
-        self._show(len(self._answer.tokens) - 1)
-
-    def action_move(self, step: int) -> None:
-        if self._answer is not None and self._answer.cursor is not None:
-            self._show(self._answer.cursor + step)
-
-    def _show(self, index: int) -> None:
-        assert self._answer is not None
-        token = self._answer.select(index)
-        self.panel.token(token, self.rounds.get(token.round) if token else None)
-
-    def _leave_inspector(self) -> None:
-        assert self._answer is not None
-        self._answer.select(None)
-        self.panel.token(None, None)
-        self.query_one(Prompt).focus()
+    def model_places(self) -> tuple[list[Path], list[Path]]:
+        """Model files in use, and folders where more may be."""
+        data = Path(platformdirs.user_data_dir("specchat"))
+        return self._models, gguf_folders(self._models, data)
 
 
 def run(args: argparse.Namespace) -> int:
     """Open the app with what the command line named."""
+    from specchat.cli import options
     from specchat.tui.terminal import own_terminal
 
-    settings = options.settings(args)
     system = options.read_text(args.system_file) if args.system_file else args.system
-    session = Session(lambda progress: options.load_engine(args, progress))
+
+    def settings() -> Settings:
+        return options.settings(args)
+
+    def loader(target: Path, draft: Path | None) -> Load:
+        chosen: dict[str, object] = {
+            "model": str(target),
+            "draft": str(draft) if draft else None,
+            "lora": [],
+        }
+        pair = argparse.Namespace(**vars(args) | chosen)
+        return lambda progress: options.load_engine(pair, progress)
+
+    def load(progress: Progress) -> Engine:
+        return options.load_engine(args, progress)
+
+    history, warning = open_history()
+    threading.Thread(target=_tidy, args=(history,), daemon=True).start()
+    files = [Path(name) for name in (args.model, args.draft) if name]
+    app = SpecchatApp(
+        Session(load, settings),
+        history,
+        system=system or "",
+        warning=warning,
+        preferences=read_preferences(),
+        loader=loader,
+        models=files,
+    )
     with own_terminal():
-        SpecchatApp(session, settings, system).run()
-    return 0
+        _quit_on_hangup(app)
+        app.run()
+    return app.return_code or 0
+
+
+def _tidy(history: History) -> None:
+    """Finish what crashed runs left, and drop what was deleted long ago."""
+    from specchat.errors import HistoryError
+
+    with suppress(HistoryError):
+        history.recover()
+        history.purge()
+
+
+def _quit_on_hangup(app: SpecchatApp) -> None:
+    """A closed terminal or a polite kill ends the app in order, so that nothing is lost."""
+    for name in ("SIGHUP", "SIGTERM"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: app.call_later(app.exit))

@@ -2,33 +2,84 @@
 
 from __future__ import annotations
 
-from rich.style import Style
-from rich.text import Text
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.color import Color
+from textual.content import Content, Span
+from textual.style import Style
 
 from specchat.engine.events import Kind, Token
 from specchat.engine.text import strip_control
 
-STYLES = {
-    Kind.ACCEPTED: Style(color="#56b4e9"),
-    Kind.RESAMPLED: Style(color="#e69f00", underline=True),
-    Kind.BONUS: Style(color="#b5dcf5", bold=True),
-    Kind.PLAIN: Style(),
-}
 MEANINGS = {
     Kind.ACCEPTED: "proposed by the draft, kept by the target",
     Kind.RESAMPLED: "drawn from the target in place of a refused draft token",
     Kind.BONUS: "drawn from the target after a whole draft was kept",
     Kind.PLAIN: "drawn from the target without a draft",
 }
+_TAB = "    "
 
 
-def coloured(token: Token, *, cursor: bool = False) -> Text:
-    """The token's text as data: no markup, no control sequences."""
-    style = STYLES[token.text_kind]
-    return Text(strip_control(token.text), style + Style(reverse=True) if cursor else style)
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Styles that suit a theme. `draft`, `verify` and `sample` are parts of a round's time."""
+
+    kinds: dict[Kind, Style]
+    draft: Style
+    verify: Style
+    sample: Style
+    muted: Style
 
 
-def legend() -> Text:
+def looks(dark: bool, *, ansi: bool = False, colour: bool = True) -> Looks:
+    """Blue and orange, which the colour-blind tell apart. `ansi` keeps to the terminal's own
+    sixteen colours. Without colour the attributes alone must do, so plain tokens get one.
+    """
+    if not colour:
+        kinds = (Style(), Style(underline=True), Style(bold=True), Style(italic=True))
+        return _looks(kinds, (Style(bold=True), Style(), Style(dim=True)))
+    if ansi:
+        names = ("ansi_bright_blue", "ansi_yellow", "ansi_bright_cyan")
+        names = names if dark else ("ansi_blue", "ansi_red", "ansi_cyan")
+    else:
+        names = ("#6cb6ff", "#f0a840", "#b9dcff") if dark else ("#0b57d0", "#a84300", "#4f86c6")
+    blue, orange, light = (Style(foreground=Color.parse(name)) for name in names)
+    kinds = (blue, orange + Style(underline=True), light + Style(bold=True), Style())
+    return _looks(kinds, (blue, orange, light))
+
+
+def _looks(kinds: Sequence[Style], times: Sequence[Style]) -> Looks:
+    order = (Kind.ACCEPTED, Kind.RESAMPLED, Kind.BONUS, Kind.PLAIN)
+    draft, verify, sample = times
+    return Looks(dict(zip(order, kinds, strict=True)), draft, verify, sample, Style(dim=True))
+
+
+def shown(text: str) -> str:
+    """Text as data for the screen: no control sequences, tabs as spaces."""
+    return strip_control(text.replace("\r\n", "\n")).replace("\t", _TAB)
+
+
+def coloured(
+    tokens: Sequence[Token], looks: Looks, *, first: int = 0, cursor: int | None = None
+) -> Content:
+    """The tokens' text, each in its look. Every token knows its index (from `first` on) as
+    "token" in its style's meta, for the mouse; the one at `cursor` is shown reversed.
+    """
+    pieces, spans, at = [], [], 0
+    for index, token in enumerate(tokens, first):
+        piece = shown(token.text)
+        style = looks.kinds[token.text_kind] + Style.from_meta({"token": index})
+        if index == cursor:
+            style += Style(reverse=True)
+            piece = piece.replace("\n", "⏎\n") if piece.startswith("\n") else piece or "▯"
+        pieces.append(piece)
+        spans.append(Span(at, at + len(piece), style))
+        at += len(piece)
+    return Content("".join(pieces), spans)
+
+
+def legend(looks: Looks) -> Content:
     """One line that names the kinds in their own looks."""
-    parts = [Text(str(kind), STYLES[kind]) for kind in STYLES]
-    return Text("  ").join(parts)
+    parts = [Content.styled(str(kind), style) for kind, style in looks.kinds.items()]
+    return Content("  ").join(parts)

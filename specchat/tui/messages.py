@@ -1,0 +1,78 @@
+"""What the engine's thread tells the app, besides the engine's own events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specchat.engine.events import Event
+
+if TYPE_CHECKING:
+    from specchat.engine.engine import Engine, Settings
+    from specchat.engine.stats import Stats
+
+Progress = Callable[[str, float], bool]
+Load = Callable[[Progress], "Engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The command line's settings, or with `error` what is wrong with them."""
+
+    settings: Settings | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Weights of "target" or "draft" are being read; `share` is 0..1."""
+
+    stage: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine can answer. `refusal` says why it cannot draft. `thinking` are the marks
+    around reasoning, `thinks_first` whether answers begin inside them.
+    """
+
+    target: str
+    draft: str
+    n_ctx: int
+    refusal: str
+    thinking: tuple[str, str] | None = None
+    thinks_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """There is no engine now: loading failed or, with an empty message, was cancelled."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """An answer is about to come; its figures gather in `stats`."""
+
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Tokens in the KV caches after a round; `draft` None where there is no draft model."""
+
+    target: int
+    draft: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer is over; `error` says why it failed, if it did."""
+
+    error: str = ""
+
+
+Update = Prepared | Loading | Ready | Unloaded | Began | Depths | Ended | Event

@@ -1,0 +1,1 @@
+"""The screens, and what connects widgets with engine and history."""

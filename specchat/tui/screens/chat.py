@@ -1,0 +1,325 @@
+"""The chat as it runs: questions go to the engine, its updates to widgets and history."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.events import Resize
+from textual.screen import Screen
+from textual.widgets import Footer, Input, Static
+
+from specchat.engine.events import Event, FinishReason, Prefill, Round, Token
+from specchat.engine.messages import Message as EngineMessage
+from specchat.engine.stats import Stats
+from specchat.engine.worker import Worker
+from specchat.errors import HistoryError, SpecchatError
+from specchat.history import Message, Record, Status
+from specchat.tui.attach import with_files
+from specchat.tui.choices import as_json
+from specchat.tui.conversation import OpenConversation
+from specchat.tui.kinds import shown
+from specchat.tui.messages import (
+    Began,
+    Depths,
+    Ended,
+    Loading,
+    Prepared,
+    Ready,
+    Unloaded,
+    Update,
+)
+from specchat.tui.preferences import Preferences
+from specchat.tui.recorder import Recorder
+from specchat.tui.session import Session
+from specchat.tui.widgets.chat_view import ChatView
+from specchat.tui.widgets.history_list import HistoryList
+from specchat.tui.widgets.inspector import Inspector
+from specchat.tui.widgets.message import MessageView
+from specchat.tui.widgets.panel import Panel
+from specchat.tui.widgets.prompt import Prompt
+
+if TYPE_CHECKING:
+    from specchat.engine.engine import Settings
+
+_FRAMES = 20  # per second
+_PANEL_FROM, _CHATS_FROM = 84, 110  # columns from which there is room for them
+
+
+class ChatScreen(Screen[None]):
+    """One conversation with one engine. `waiting` means that the last message of the branch
+    is a question whose answer has not begun.
+    """
+
+    def __init__(self, session: Session, chat: OpenConversation, preferences: Preferences) -> None:
+        super().__init__()
+        self.session, self.chat, self.preferences = session, chat, preferences
+        self.settings: Settings | None = None
+        self.ready: Ready | None = None
+        self.load_running = False
+        self.busy = self.waiting = False
+        self.queued: list[str] = []  # questions sent while an answer is running
+        self.editing: Message | None = None
+        self.stats = Stats()
+        self.depths: Depths | None = None
+        self.answer: MessageView | None = None
+        self._recorder: Recorder | None = None
+        self._writer = Worker("history")
+        self._errors: queue.SimpleQueue[str] = queue.SimpleQueue()  # from the writer's thread
+        self._first_round = 0  # of this run of the engine, within the answer
+        self._fresh: list[Token] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("specchat", id="title", markup=False)
+        with Horizontal(id="body"):
+            yield HistoryList()
+            with Vertical(id="middle"):
+                yield ChatView(self.make_view)
+                yield Static(id="queue", markup=False)
+                yield Input(placeholder="Find in this chat", id="find", compact=True)
+                yield Inspector()
+                yield Prompt()
+            yield Panel(id="panel")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.view, self.panel = self.query_one(ChatView), self.query_one(Panel)
+        self.prompt, self.chats = self.query_one(Prompt), self.query_one(HistoryList)
+        self.prompt.submit_key = self.preferences.submit_key
+        self.prompt.focus()
+        self.panel.say("starting…")
+        self.fit(self.size.width)
+        self.set_interval(1 / _FRAMES, self.drain)
+        self.call_after_refresh(self.session.start)
+        self.list_chats()
+
+    def on_resize(self, event: Resize) -> None:
+        self.fit(event.size.width)
+
+    def fit(self, width: int) -> None:
+        """Show the side panels that were asked for and that there is room for."""
+        self.panel.display = self.preferences.panel and width >= _PANEL_FROM
+        self.chats.display = self.preferences.chats and width >= _CHATS_FROM
+
+    # -- updates from the engine ----------------------------------------------------
+
+    def drain(self) -> None:
+        """Apply everything that came since the last frame."""
+        changed = False
+        while not self.session.updates.empty():
+            self._apply(self.session.updates.get())
+            changed = True
+        if self._fresh and self.answer is not None:
+            self.answer.extend(self._fresh)
+            self._fresh = []
+        if changed and self.ready is not None and self.panel.display:
+            self.panel.figures(self.stats, self.depths, self.ready.n_ctx)
+        while not self._errors.empty():
+            self.warn(self._errors.get())
+
+    def _apply(self, update: Update) -> None:
+        if isinstance(update, Prepared):
+            self.settings = update.settings
+            if update.error:
+                self.app.exit(return_code=2, message=shown(update.error))
+        elif isinstance(update, Loading):
+            self.load_running = True
+            self.panel.say(f"loading {update.stage} {update.share:.0%}\nEsc cancels")
+        elif isinstance(update, Ready):
+            self.load_running, self.ready = False, update
+            self.panel.models(update)
+            self.show_title()
+            self.next()
+        elif isinstance(update, Unloaded):
+            self._unloaded(update.message)
+        elif isinstance(update, Began):
+            self.stats = update.stats
+        elif isinstance(update, Depths):
+            self.depths = update
+        elif isinstance(update, Ended):
+            self._ended(update.error)
+        else:
+            self._event(update)
+
+    def _event(self, event: Event) -> None:
+        self.stats.add(event)
+        if self._recorder is None or self.answer is None or isinstance(event, Prefill):
+            return
+        if isinstance(event, Token):
+            event = replace(event, round=event.round + self._first_round)
+            self._fresh.append(event)
+        elif isinstance(event, Round):
+            event = replace(event, index=event.index + self._first_round)
+            self.answer.set_rounds([event])
+        self._recorder.add(event)
+
+    def _unloaded(self, message: str) -> None:
+        self.load_running, self.ready = False, None
+        self.panel.say(message or "No model is loaded. F5 chooses one.")
+        self.show_title()
+        if message:
+            self.warn(message)
+
+    def _ended(self, error: str) -> None:
+        self.busy = False
+        finish = self.stats.finish
+        stopped = finish is None or finish.reason is FinishReason.CANCELLED
+        status = Status.ERROR if error else Status.STOPPED if stopped else Status.DONE
+        self._save_end(status, error)
+        self.answer = None
+        self.list_chats()
+        self.next()
+
+    def _save_end(self, status: Status, error: str) -> None:
+        if self.answer is None or self._recorder is None:
+            return
+        self.answer.extend(self._fresh)
+        self._fresh = []
+        message = self.answer.finish(status, self.stats.finish, error, self.preferences.view)
+        self.chat.finished(message)
+        self._recorder.finish(status, message.finish, message.content, message.reasoning, error)
+        self._recorder = None
+
+    def close(self) -> None:
+        """Save what there is; waits a moment for the disk, never for the engine."""
+        self.session.close()
+        if self.busy:
+            self._save_end(Status.STOPPED, "")
+        self.settle(0.5)
+
+    def settle(self, seconds: float = 2.0) -> None:
+        """Wait until what was written is saved."""
+        try:
+            self._writer.submit(lambda: None).result(seconds)
+        except TimeoutError:
+            self.warn("The history's disk is slow; the last words may not be saved yet.")
+
+    # -- asking ---------------------------------------------------------------------
+
+    def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
+        try:
+            text = with_files(event.text)
+        except SpecchatError as error:
+            self.warn(str(error))
+            return
+        self.prompt.sent(event.text)
+        if self.editing is not None:
+            self._edited(text)
+        else:
+            self.queued.append(text)
+        self.next()
+
+    def _edited(self, text: str) -> None:
+        """The question takes the edited one's place, as a branch beside it."""
+        assert self.editing is not None
+        self.chat.cut(self.editing)
+        self.view.show(self.chat.path)
+        self.stop_editing()
+        self.say(text)
+
+    def stop_editing(self) -> None:
+        self.editing = None
+        self.prompt.border_title = ""
+
+    def next(self) -> None:
+        """Ask the oldest waiting question, if the engine is free."""
+        if not self.busy:
+            if self.queued and not self.waiting:
+                self.say(self.queued.pop(0))
+            if self.waiting and self.ready is not None:
+                self.ask()
+        line = self.query_one("#queue", Static)
+        line.display = bool(self.queued)
+        line.update(shown(f"{len(self.queued)} waiting: {' | '.join(self.queued)}"))
+
+    def say(self, text: str) -> None:
+        """Save and show a question; it is asked as soon as there is an engine."""
+        try:
+            message = self.chat.say(text, as_json(self.settings) if self.settings else {})
+        except HistoryError as error:
+            self.warn(str(error))
+            self.prompt.load(text)
+            return
+        self.view.add(message)
+        self.waiting = True
+        self.show_title()
+
+    def ask(self) -> None:
+        """Begin to answer the branch."""
+        assert self.ready is not None
+        assert self.settings is not None
+        self.waiting = False
+        messages = self.chat.engine_messages()
+        try:
+            message = self.chat.begin_answer(
+                self.ready.target, self.ready.draft, as_json(self.settings)
+            )
+        except HistoryError as error:
+            self.warn(str(error))
+            return
+        self.run_answer(self.view.add(message), messages)
+
+    def run_answer(
+        self, view: MessageView, messages: Sequence[EngineMessage], *, continued: bool = False
+    ) -> None:
+        """Let the engine write into `view`; `continued` goes on with the last message."""
+        assert self.settings is not None
+        self.busy, self.answer = True, view
+        self._first_round = max(view.rounds, default=-1) + 1
+        self._recorder = Recorder(
+            self.chat.history, self._writer, view.message.id, self._errors.put
+        )
+        self.stats, self.depths = Stats(), None
+        self.panel.clear()
+        settings = replace(self.settings, logprobs=self.preferences.alternatives or None)
+        self.session.ask(messages, settings, continue_final=continued)
+        self.view.anchor()
+
+    # -- showing --------------------------------------------------------------------
+
+    def make_view(self, message: Message) -> MessageView:
+        """The widget of a stored message."""
+        thinking: dict[str, Any] = {}
+        if self.ready is not None:
+            thinking = {
+                "thinking": self.ready.thinking,
+                "thinks_first": self.ready.thinks_first,
+            }
+        view = message.view or self.preferences.view
+        record, place = Record(), (1, 1)
+        try:
+            place = self.chat.place(message)
+            if message.role == "assistant" and message.status is not Status.PARTIAL:
+                record = self.chat.history.record(message.id)
+        except HistoryError as error:
+            self.warn(str(error))
+        return MessageView(message, record, place=place, view=view, **thinking)
+
+    def show_title(self) -> None:
+        title = " ".join(shown(self.chat.title).split()) or "New chat"
+        models = "no model"
+        if self.ready is not None:
+            models = self.ready.target + (f" + {self.ready.draft}" if self.ready.draft else "")
+        self.query_one("#title", Static).update(f"specchat  ▸ {title}  ▸ {shown(models)}")
+
+    def list_chats(self, query: str = "") -> None:
+        """Fill the list of chats, or with what a search finds."""
+        try:
+            if query.strip():
+                self.chats.show_hits(self.chat.history.search(query))
+            else:
+                opened = self.chat.stored.id if self.chat.stored else None
+                found = self.chat.history.list_conversations(limit=500)
+                self.chats.show_conversations(found, opened)
+        except HistoryError as error:
+            self.warn(str(error))
+
+    def warn(self, message: str) -> None:
+        self.notify(shown(message), severity="error", markup=False, timeout=10)
+
+    def tell(self, message: str) -> None:
+        self.notify(shown(message), markup=False, timeout=3)

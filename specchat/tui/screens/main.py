@@ -1,0 +1,347 @@
+"""What the user can do on the main screen; keys and the command palette lead here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import DescendantFocus
+from textual.widgets import Input
+
+from specchat.errors import HistoryError, SpecchatError
+from specchat.tui.choices import with_json
+from specchat.tui.markdown import code_blocks
+from specchat.tui.screens.inspecting import InspectingScreen
+from specchat.tui.widgets.history_list import HistoryList
+from specchat.tui.widgets.message import MessageView
+
+
+class MainScreen(InspectingScreen):
+    """Actions without a message of their own act on the one that has the focus, else on the
+    newest that they make sense for.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop"),
+        Binding("ctrl+n", "new", "New", priority=True),
+        Binding("ctrl+r", "regenerate", "Again", priority=True),
+        Binding("f2", "inspect", "Inspect"),
+        Binding("f3", "panel", "Figures"),
+        Binding("f4", "view", "Tokens"),
+        Binding("f5", "models", "Models"),
+        Binding("f6", "chats", "Chats", priority=True),
+        Binding("f7", "rounds", "Rounds", priority=True),
+        Binding("f8", "settings", "Settings"),
+        Binding("ctrl+up", "select(-1)", "Select message", key_display="^↑"),
+        Binding("ctrl+down", "select(1)", "Next message", show=False),
+        Binding("ctrl+f", "find", "Find", priority=True, show=False),
+        Binding("ctrl+g", "go_on", "Go on with the answer", priority=True, show=False),
+        Binding("ctrl+o", "copy_code", "Copy code block", priority=True, show=False),
+        Binding("ctrl+s", "export", "Export", priority=True, show=False),
+        Binding("pageup", "page(-1)", "Page up", show=False),
+        Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("ctrl+home", "page(-1000)", "To the top", show=False),
+        Binding("ctrl+end", "page(1000)", "To the end", show=False),
+    ]
+
+    _found_at = -1  # which match of the search was shown last
+
+    # -- messages ---------------------------------------------------------------------
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        if isinstance(event.widget, MessageView):
+            event.widget.scroll_visible(animate=False)
+
+    def action_select(self, step: int) -> None:
+        """Move the focus among messages; past the newest it returns to the input."""
+        views = self.view.messages
+        at = views.index(self.focused) if self.focused in views else len(views)
+        if at + step >= len(views):
+            self.prompt.focus()
+        elif at + step < 0:
+            self.view.show_earlier()
+        else:
+            views[at + step].focus()
+
+    def action_stop(self) -> None:
+        """Leave what is open, or end what runs."""
+        find = self.query_one("#find", Input)
+        if find.display:
+            self.close_find()
+        elif self.load_running:
+            self.session.cancel_load()
+        elif self.busy and self.focused is self.prompt:
+            self.session.stop()
+        elif self.editing is not None:
+            self.stop_editing()
+            self.prompt.clear()
+        elif self.focused is not self.prompt:
+            self.prompt.focus()
+        else:
+            self.queued.clear()
+            self.next()
+
+    def action_regenerate(self) -> None:
+        """Another answer beside the chosen or last one."""
+        view = self.chosen("assistant")
+        if self.idle() and view is not None:
+            self.chat.cut(view.message)
+            self.view.show(self.chat.path)
+            self.waiting = True
+            self.prompt.focus()
+            self.next()
+
+    def action_edit(self) -> None:
+        """Put a question back into the input; sending it makes a branch."""
+        view = self.chosen("user")
+        if self.idle() and view is not None:
+            self.editing = view.message
+            self.prompt.border_title = "editing an earlier question: sending makes a branch"
+            self.prompt.load(view.message.content)
+            self.prompt.focus()
+
+    def action_go_on(self) -> None:
+        """Continue the last answer where it ended."""
+        view = self.view.messages[-1] if self.view.messages else None
+        if not self.idle() or view is None or not view.tokens:
+            return
+        self.settle()
+        try:
+            self.chat.history.resume_answer(view.message.id)
+        except HistoryError as error:
+            self.warn(str(error))
+            return
+        view.go_on()
+        self.run_answer(view, self.chat.engine_messages(), continued=True)
+
+    def action_branch(self, step: int) -> None:
+        view = self.chosen()
+        if view is None or not self.idle():
+            return
+        depth = self.view.messages.index(view)
+        if self._changed(lambda: self.chat.turn(view.message, step)):
+            self.set_focus(self.view.messages[min(depth, len(self.view.messages) - 1)])
+
+    def action_delete(self) -> None:
+        """Delete the message that has the focus, and what follows it."""
+        view = self.focused
+        if isinstance(view, MessageView) and self.idle():
+            self.prompt.focus()
+            if self._changed(lambda: self.chat.delete(view.message)):
+                self.waiting = False
+                self.tell("Deleted. U on a message, or Undo in the palette, brings it back.")
+
+    def action_undo(self) -> None:
+        """Bring back what was deleted last."""
+        try:
+            conversation = self.chat.undo()
+        except HistoryError as error:
+            self.warn(str(error))
+            return
+        if conversation is None:
+            self.tell("There is nothing to bring back.")
+        else:
+            self.open_chat(conversation)
+
+    def action_copy(self) -> None:
+        view = self.chosen()
+        if view is not None:
+            self.app.copy_to_clipboard(view.text)
+            self.tell("Copied the message.")
+
+    def action_copy_code(self) -> None:
+        """Copy the next code block of an answer; again for the one after it."""
+        view = self.chosen("assistant")
+        blocks = code_blocks(view.text) if view is not None else []
+        if view is None or not blocks:
+            self.tell("There is no code block in this answer.")
+            return
+        index, code = view.next_code(blocks)
+        self.app.copy_to_clipboard(code)
+        self.tell(f"Copied code block {index + 1} of {len(blocks)}.")
+
+    def action_view(self) -> None:
+        """Show an answer as tokens or as Markdown; new answers will be shown alike."""
+        view = self.chosen("assistant")
+        if view is None or view.streaming:
+            return
+        kind = "tokens" if view.view == "markdown" else "markdown"
+        view.show_as(kind)
+        self.preferences.view = kind
+        self.preferences.save()
+        try:
+            self.chat.history.set_view(view.message.id, kind)
+        except HistoryError as error:
+            self.warn(str(error))
+
+    def action_fold(self) -> None:
+        """Show or hide the reasoning of an answer."""
+        view = self.chosen("assistant")
+        if view is not None:
+            view.fold(not view.folded)
+
+    def action_fork(self) -> None:
+        """A new conversation that begins with everything up to the chosen message."""
+        view = self.chosen()
+        if view is not None and self.idle():
+            self.settle()
+            try:
+                self.open_chat(self.chat.fork(view.message).id)
+            except HistoryError as error:
+                self.warn(str(error))
+                return
+            self.tell("This is a copy; the original is in the list of chats.")
+
+    # -- conversations ----------------------------------------------------------------
+
+    def action_new(self) -> None:
+        if self.idle():
+            self.chat.new()
+            self._opened()
+
+    def open_chat(self, id: int, message_id: int | None = None) -> None:
+        """Show a saved conversation, at a message if one is named."""
+        if not self.idle():
+            return
+        self.settle()
+        try:
+            self.chat.open(id)
+            if message_id is not None:
+                self.chat.show_message(message_id)
+        except HistoryError as error:
+            self.warn(str(error))
+            return
+        if self.settings is not None and self.chat.stored is not None:
+            self.settings = with_json(self.settings, self.chat.stored.settings)
+        self._opened()
+        view = self.view.view_of(message_id) if message_id is not None else None
+        if view is not None:
+            view.focus()
+
+    def _opened(self) -> None:
+        self.waiting = False
+        self.stop_editing()
+        self.leave_inspector()
+        self.view.show(self.chat.path)
+        self.prompt.remember([m.content for m in self.chat.path if m.role == "user"])
+        self.show_title()
+        self.list_chats()
+        self.prompt.focus()
+
+    def _changed(self, change: object) -> bool:
+        """Do something to the tree and show what came of it."""
+        assert callable(change)
+        self.settle()
+        try:
+            result = change()
+        except HistoryError as error:
+            self.warn(str(error))
+            return False
+        self.view.show(self.chat.path)
+        for view in self.view.messages:
+            view.set_place(self.chat.place(view.message))
+        self.list_chats()
+        return result is not False
+
+    def action_chats(self) -> None:
+        """Show the list of chats and go there; again hides it."""
+        showing = not self.chats.display
+        self.chats.display = self.preferences.chats = showing
+        self.preferences.save()
+        if self.size.width < 100:  # no room for both
+            self.panel.display = not showing and self.preferences.panel and self.size.width >= 84
+        if showing:
+            self.list_chats()
+            self.chats.list.focus()
+        else:
+            self.prompt.focus()
+
+    def action_search(self) -> None:
+        """Search all chats."""
+        if not self.chats.display:
+            self.action_chats()
+        self.chats.query_one(Input).focus()
+
+    def on_history_list_searched(self, event: HistoryList.Searched) -> None:
+        self.list_chats(event.query)
+
+    def on_history_list_chosen(self, event: HistoryList.Chosen) -> None:
+        self.open_chat(event.conversation_id, event.message_id)
+
+    def action_delete_conversation(self) -> None:
+        id = self.chats.highlighted
+        if id is None or not self.idle():
+            return
+        mine = self.chat.stored is not None and self.chat.stored.id == id
+        try:
+            self.chat.delete_conversation(id)
+        except HistoryError as error:
+            self.warn(str(error))
+            return
+        if mine:
+            self._opened()
+        self.list_chats()
+        self.chats.list.focus()
+        self.tell("Deleted the chat. U in the list, or Undo in the palette, brings it back.")
+
+    # -- finding in this conversation -------------------------------------------------
+
+    def action_find(self) -> None:
+        find = self.query_one("#find", Input)
+        find.display = True
+        find.focus()
+
+    def close_find(self) -> None:
+        self.query_one("#find", Input).display = False
+        for view in self.view.messages:
+            view.find("")
+        self.prompt.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._found_at = -1
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """The next message, from the newest to the oldest, that mentions the text."""
+        query = event.value.casefold()
+        path = reversed(self.chat.path)
+        matching = [m.id for m in path if query and query in m.content.casefold()]
+        if not matching:
+            self.tell("Not found in this chat.")
+            return
+        self._found_at = (self._found_at + 1) % len(matching)
+        for view in self.view.messages:
+            view.find("")
+        found = self.view.view_of(matching[self._found_at])
+        if found is not None:
+            self.view.release_anchor()
+            found.find(event.value)
+        event.input.border_subtitle = f"{self._found_at + 1}/{len(matching)}"
+
+    # -- the rest -----------------------------------------------------------------------
+
+    def action_panel(self) -> None:
+        self.preferences.panel = self.panel.display = not self.panel.display
+        self.preferences.save()
+
+    def action_page(self, pages: int) -> None:
+        self.view.scroll_relative(y=pages * max(1, self.view.size.height - 2), animate=False)
+
+    def action_export(self) -> None:
+        self.run_worker(self._export(), exclusive=True)
+
+    async def _export(self) -> None:
+        from specchat.tui.screens.dialogs import AskLine
+        from specchat.tui.screens.exporting import export, proposed_name
+
+        if self.chat.stored is None:
+            self.tell("There is nothing to export yet.")
+            return
+        question = "Export to a file that ends in .md, .json or .html (with token colours)"
+        name = await self.app.push_screen_wait(AskLine(question, proposed_name(self.chat.title)))
+        if name is None:
+            return
+        self.settle()
+        try:
+            self.tell(f"Exported to {export(self.chat, name)}.")
+        except SpecchatError as error:
+            self.warn(str(error))
