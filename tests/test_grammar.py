@@ -228,6 +228,13 @@ def test_end_and_control_tokens(chat_model):
 # -- bad grammars ----------------------------------------------------------------------
 
 DAG = "\n".join(f"a{i} ::= a{i + 1} | a{i + 1}" for i in range(40))
+
+
+def optional(item, n=12):
+    """0 to n times, as converters of schemas and regular expressions write it."""
+    return f"({item} " * n + ")?" * n
+
+
 BAD = {
     "empty": ("", "is empty"),
     "blank": (" \n\t", "is empty"),
@@ -254,6 +261,10 @@ BAD = {
     "chain": (
         "root ::= a0\n" + "\n".join(f"a{i} ::= a{i + 1}" for i in range(5000)) + '\na5000 ::= "x"',
         "too complex",
+    ),
+    "ambiguous": (
+        f"root ::= {optional('b')}\nb ::= {optional('a')}\na ::= {optional('[x]')}",
+        "too ambiguous",
     ),
     "token": ('root ::= "a" <[3]>', "token references are not supported"),
     "not token": ("root ::= !<think>", "token references are not supported"),

@@ -18,6 +18,7 @@ MAX_NESTING = 1000  # parentheses; llama.cpp recurses, and 2000 overflow a stack
 MAX_DEPTH = 2000  # rules that begin with each other; llama.cpp recurses
 MAX_ELEMENTS = 200_000  # after repetitions are written out
 MAX_REPEAT = 2000  # llama.cpp's MAX_REPETITION_THRESHOLD
+MAX_CHOICES = 3000  # ways to go on from one place; llama.cpp follows all of them at each character
 MAX_VISITS = 1_000_000  # rule visits of llama.cpp's left recursion check
 
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
@@ -242,7 +243,7 @@ def _check_growth(rules: Rules) -> None:
         if name not in empty and any(all(s in empty for s in a) for a in rules[name]):
             empty.add(name)
             todo |= used.get(name, set())
-    _in_order(
+    order = _in_order(
         {
             name: [
                 symbol
@@ -253,6 +254,34 @@ def _check_growth(rules: Rules) -> None:
             for name, rule in rules.items()
         }
     )
+    _check_choices(rules, order)
+
+
+def _check_choices(rules: Rules, order: list[Symbol]) -> None:
+    """Ambiguity: in how many ways the text can go on at each place of a rule.
+
+    llama.cpp keeps one stack for each and compares them all; (("a"?)*)* and the like would
+    take seconds a token. `order` has every rule after those it begins with.
+    """
+    ways: dict[Symbol, int] = {None: 1}  # to the next character
+    empty: dict[Symbol, int] = {None: 0}  # to write nothing
+    for name in [*order, *rules]:  # twice, for places behind the beginning
+        total = nothing = 0
+        for alternative in rules.get(name, []):
+            here, skipped = 0, 1  # from the place under consideration to the right
+            for symbol in reversed(alternative):
+                own = symbol != name
+                step = empty.get(symbol, 0) * own
+                here = ways.get(symbol, 1) * own + step * here
+                skipped *= step
+                if here > MAX_CHOICES:
+                    raise GrammarError(
+                        "The grammar is too ambiguous: the same text fits it in too many ways. "
+                        "Simplify nested repetitions and optional parts."
+                    )
+            total += here
+            nothing = min(nothing + skipped, MAX_CHOICES)
+        ways[name], empty[name] = min(total, MAX_CHOICES + 1), nothing
 
 
 def _beginning(alternative: list[Symbol], empty: set[Symbol]) -> list[tuple[Symbol, bool]]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -12,6 +17,8 @@ from prometheus_client.registry import Collector
 from specchat.engine.service import Service
 from specchat.server.answer import Answer
 from specchat.server.usage import finishes
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from specchat.engine.engine import Engine, Settings
 from specchat.engine.grammar import gbnf_from_schema
 from specchat.engine.llama import Grammar
-from specchat.errors import PromptTooLongError
+from specchat.errors import GrammarError, PromptTooLongError
 from specchat.server.errors import bad_request
 from specchat.server.schemas import Generation, Sampling
 
@@ -17,6 +20,7 @@ MAX_SCHEMA_DEPTH = 48
 MAX_SCHEMA_NODES = 20_000
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength")  # the converter writes them out
 _MAX_COUNT = 2000
+_PROBE_SECONDS = 0.25
 
 
 def sampled(request: Sampling, defaults: Settings, **more: Any) -> Settings:
@@ -67,8 +71,20 @@ def checked(settings: Settings, engine: Engine) -> Settings:
         check_schema(settings.schema)
         grammar = gbnf_from_schema(settings.schema)
     if grammar is not None:
-        Grammar(engine.target.tokenizer, grammar).close()
+        _probe(engine, grammar)
     return replace(settings, schema=None, grammar=grammar)
+
+
+def _probe(engine: Engine, source: str) -> None:
+    """Compile a grammar and see how long it takes to choose a first token, here where it
+    holds up nobody. Raises GrammarError.
+    """
+    with Grammar(engine.target.tokenizer, source) as grammar:
+        ids = np.arange(min(256, engine.target.n_vocab), dtype=np.int32)
+        start = time.perf_counter()
+        grammar.allowed(ids)
+        if time.perf_counter() - start > _PROBE_SECONDS:
+            raise GrammarError("The grammar is too ambiguous: a token would take it too long.")
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:

@@ -77,6 +77,18 @@ def service(smollm2: Any) -> Iterator[Service]:
     service.close(wait=30)
 
 
+@pytest.fixture(scope="session")
+def single(smollm2: Any) -> Iterator[Endpoint]:
+    """A server with one sequence, whose answers can be repeated to the last bit: flash
+    attention rounds by where in the cache a token lies, and SmolLM2 is sensitive to that.
+    """
+    options = ModelOptions(n_ctx=CONTEXT, threads=1, prefill_chunk=64)
+    service = Service(Engine.load(smollm2, options=options), waiting=16)
+    with serving(service) as found:
+        yield found
+    service.close(wait=30)
+
+
 @contextmanager
 def serving(service: Service, door: Door | None = None) -> Iterator[Endpoint]:
     sock = listen("127.0.0.1", 0)

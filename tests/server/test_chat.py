@@ -60,6 +60,18 @@ def test_a_stop_string_ends_the_answer_and_is_left_out(endpoint: Any) -> None:
     assert endpoint.answer(QUESTION, stop=stop)["choices"][0]["message"] == cut["message"]
 
 
+def test_a_seed_repeats_an_answer_and_choices_differ(single: Any) -> None:
+    def texts(**fields: Any) -> list[str]:
+        answer = single.answer(QUESTION, temperature=1.5, top_p=1, **fields)
+        return [choice["message"]["content"] for choice in answer["choices"]]
+
+    one = texts(n=2, seed=7)
+    assert one == texts(n=2, seed=7)
+    assert one[0] != one[1]
+    assert one[:1] == texts(seed=7)
+    assert texts(seed=-9007199254740991) == texts(seed=-9007199254740991)
+
+
 def test_n_counts_the_prompt_once(endpoint: Any) -> None:
     one, two = endpoint.answer(n=1, max_tokens=3), endpoint.answer(n=2, max_tokens=3)
     assert [choice["index"] for choice in two["choices"]] == [0, 1]
@@ -82,10 +94,10 @@ def test_logprobs_are_the_models_own(endpoint: Any) -> None:
     assert endpoint.answer(QUESTION, max_tokens=2)["choices"][0]["logprobs"] is None
 
 
-def test_logprobs_do_not_depend_on_speculation(endpoint: Any) -> None:
+def test_logprobs_do_not_depend_on_speculation(single: Any) -> None:
     fields = {"logprobs": True, "top_logprobs": 2, "max_tokens": 16}
-    plain = endpoint.answer(QUESTION, **fields)["choices"][0]
-    drafted = endpoint.answer(
+    plain = single.answer(QUESTION, **fields)["choices"][0]
+    drafted = single.answer(
         QUESTION,
         prediction={"type": "content", "content": plain["message"]["content"]},
         specchat={"draft_length": 4},
@@ -182,31 +194,31 @@ def test_the_same_prompt_is_found_in_the_cache(endpoint: Any) -> None:
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
 
 
-def test_figures_of_speculation_on_request(endpoint: Any) -> None:
-    text = endpoint.answer(QUESTION)["choices"][0]["message"]["content"]
+def test_figures_of_speculation_on_request(single: Any) -> None:
+    text = single.answer(QUESTION)["choices"][0]["message"]["content"]
     prediction = {"type": "content", "content": text}
     asked = {"tokens": True, "draft_length": 4}
-    answer = endpoint.answer(QUESTION, prediction=prediction, specchat=asked)
+    answer = single.answer(QUESTION, prediction=prediction, specchat=asked)
     told = answer["choices"][0]["specchat"]
     assert "".join(token["text"] for token in told["tokens"]) == text
     assert {"accepted", "bonus"} <= {token["kind"] for token in told["tokens"]}
     assert sum(r["accepted"] for r in told["rounds"]) == answer["timings"]["draft_n_accepted"]
-    chunks = endpoint.chunks(QUESTION, prediction=prediction, specchat=asked)
+    chunks = single.chunks(QUESTION, prediction=prediction, specchat=asked)
     figures = [c["choices"][0]["specchat"] for c in chunks if "specchat" in c["choices"][0]]
     assert [t for f in figures for t in f.get("tokens", ())] == told["tokens"]
     assert [f["round"]["accepted"] for f in figures if "round" in f] == [
         r["accepted"] for r in told["rounds"]
     ]
-    assert "specchat" not in endpoint.answer()["choices"][0]
+    assert "specchat" not in single.answer()["choices"][0]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_under_match_drafting_changes_nothing(endpoint: Any, seed: int) -> None:
+def test_under_match_drafting_changes_nothing(single: Any, seed: int) -> None:
     """The same tokens at temperature 0.2 with a seed, with and without a draft."""
     fields = {"temperature": 0.2, "seed": seed, "max_tokens": 40}
-    plain = endpoint.answer(QUESTION, specchat={"rule": "match", "draft_length": 0}, **fields)
+    plain = single.answer(QUESTION, specchat={"rule": "match", "draft_length": 0}, **fields)
     text = plain["choices"][0]["message"]["content"]
-    drafted = endpoint.answer(
+    drafted = single.answer(
         QUESTION,
         specchat={"rule": "match", "draft_length": 5},
         prediction={"type": "content", "content": text.replace("the", "a", 1)},
@@ -216,11 +228,11 @@ def test_under_match_drafting_changes_nothing(endpoint: Any, seed: int) -> None:
     assert drafted["choices"][0]["message"]["content"] == text
 
 
-def test_a_prediction_saves_calls_and_is_accounted_for(endpoint: Any) -> None:
-    text = endpoint.answer(QUESTION, max_tokens=60)["choices"][0]["message"]["content"]
+def test_a_prediction_saves_calls_and_is_accounted_for(single: Any) -> None:
+    text = single.answer(QUESTION, max_tokens=60)["choices"][0]["message"]["content"]
     words = text.split(" ")
     edited = " ".join([*words[:8], "unexpected", *words[9:]])
-    answer = endpoint.answer(
+    answer = single.answer(
         QUESTION,
         max_tokens=60,
         prediction={"type": "content", "content": edited},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import Any
 
 import llama_cpp.llama_cpp as C
@@ -14,11 +15,14 @@ from specchat.engine.llama.backend import log
 from specchat.engine.llama.tokenizer import Tokenizer
 from specchat.errors import GrammarError
 
+MAX_SECONDS = 2.0  # for one call; an ambiguous grammar takes longer with every character
+
 
 class Grammar:
     """A GBNF grammar's state: which tokens may come next. Close it, or use `with`.
 
-    Raises GrammarError for what `gbnf.check` or llama.cpp refuses.
+    Raises GrammarError for what `gbnf.check` or llama.cpp refuses, and from all methods
+    for one that takes too long.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str, *, _sampler: Any = None) -> None:
@@ -41,7 +45,9 @@ class Grammar:
         array = C.llama_token_data_array(
             data=data.ctypes.data_as(C.llama_token_data_p), size=len(ids), selected=-1, sorted=False
         )
+        start = time.perf_counter()
         C.llama_sampler_apply(self._sampler, ctypes.byref(array))
+        _check_time(start)
         allowed: npt.NDArray[np.bool_] = np.isfinite(data["logit"])
         return allowed
 
@@ -50,7 +56,9 @@ class Grammar:
         if not self.allowed(np.array([token], dtype=np.int32))[0]:
             # llama.cpp would throw a C++ exception through ctypes and end the process.
             raise GrammarError(f"Token {token} does not fit the grammar at this point.")
+        start = time.perf_counter()
         C.llama_sampler_accept(self._sampler, token)
+        _check_time(start)
 
     def clone(self) -> Grammar:
         return Grammar(self._tokenizer, self.source, _sampler=C.llama_sampler_clone(self._sampler))
@@ -65,3 +73,8 @@ class Grammar:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_time(start: float) -> None:
+    if time.perf_counter() - start > MAX_SECONDS:
+        raise GrammarError("The grammar is too ambiguous: one token took it seconds.")
