@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import signal
 import sys
 import threading
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             )
         finally:
             cancel.set()
-            worker.submit(engine.close)
+            worker.submit(engine.close).result()  # or the process ends before it has saved
         writer.end(stats, prediction)
     if not args.quiet:
         _note(summary_line(stats))
@@ -93,9 +92,8 @@ def _prompt(args: argparse.Namespace) -> str | None:
     """-p and standard input, joined; None where there is neither."""
     given = None if args.prompt == "-" else args.prompt
     piped = ""
-    if sys.stdin is not None and not sys.stdin.isatty():
-        raw = sys.stdin.buffer if hasattr(sys.stdin, "buffer") else io.BytesIO()
-        piped = raw.read().decode("utf-8", "replace").strip("\n")
+    if not sys.stdin.isatty():
+        piped = sys.stdin.buffer.read().decode("utf-8", "replace").strip("\n")
     parts = [part for part in (given, piped) if part]
     return "\n\n".join(parts) or None
 

@@ -33,6 +33,13 @@ class Memory:
         return self.weights + self.kv <= self.free
 
 
+class _Console(Console):
+    """Ends like the other commands when its reader leaves; rich would exit with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "doctor", help="check whether a pair of models fits, and what it costs", description=__doc__
@@ -44,10 +51,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 where the pair fits, 2 where it does not."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     target = read_header(options.target_path(args))
     draft = read_header(args.draft) if args.draft else None
     console.print(_files(target, draft))
+    for header in (target, draft):
+        if header is not None:
+            kind = header.metadata["tokenizer.ggml.model"]
+            console.print(
+                f"{header.path.name}: {header.vocabulary_size:,} tokens of type {kind}",
+                markup=False,
+            )
     fits = True
     if draft is not None:
         fit = check_pair(target, draft)
@@ -123,9 +137,12 @@ def _memory(target: Header, draft: Header | None, args: argparse.Namespace) -> M
 def _loaded(console: Console, args: argparse.Namespace) -> None:
     """Load both and report what calls really cost."""
     from specchat.engine.costs import break_even
+    from specchat.engine.messages import Message
 
     with options.load_engine(args) as engine:
-        console.print(f"\nRollback: target {engine.target.rollback}", end="")
+        question = len(engine.template.tokens([Message("user", "Hello")]))
+        console.print(f"\nChat template: renders, a one-word question takes {question} tokens")
+        console.print(f"Rollback: target {engine.target.rollback}", end="")
         console.print(f", draft {engine.draft.rollback}" if engine.draft else "")
         if engine.refusal:
             console.print(f"No speculation: {engine.refusal}", markup=False)

@@ -30,8 +30,9 @@ _SUMMARIES = {
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line; returns the exit code."""
-    _log_to_file()
     try:
+        _open_streams()
+        _log_to_file()
         parser = _parser(argv)
         args = parser.parse_args(argv)
         code: int = args.run(args)
@@ -74,6 +75,13 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     add_sampling_flags(parser)
     parser.set_defaults(run=ask.run)
     return parser
+
+
+def _open_streams() -> None:
+    """Standard streams that the caller closed (`>&-`) go nowhere, instead of being None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _complain(message: str) -> None:

@@ -94,6 +94,8 @@ def settings(args: argparse.Namespace) -> Settings:
 
     names = {f.name for f in fields(SamplingParams)}
     given = {k: v for k, v in vars(args).items() if k in names and v is not None}
+    if args.seed is not None and args.seed < 0:
+        raise BadRequestError(f"--seed must not be negative: {args.seed}.", "seed")
     given["logit_bias"] = dict(_bias(item) for item in args.logit_bias)
     return Settings(
         sampling=SamplingParams(**given),
