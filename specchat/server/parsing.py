@@ -73,6 +73,9 @@ class AnswerParser:
         """Take the next certain piece; False when more text is needed."""
         if self._mode == "reasoning":
             assert self._thinking
+            if not self._begun:
+                self._held = self._held.lstrip("\n")
+                self._begun = bool(self._held)
             return self._until(self._thinking[1], deltas, self._end_reasoning)
         if self._call:
             end = self._calls.end if self._calls else ""
@@ -86,8 +89,8 @@ class AnswerParser:
             if not self._held:
                 return False
             if self._thinking and self._held.startswith(self._thinking[0]):
-                self._held = self._held[len(self._thinking[0]) :].lstrip("\n")
-                self._mode, self._begun = "reasoning", True
+                self._held = self._held[len(self._thinking[0]) :]
+                self._mode = "reasoning"
                 return True
             if self._thinking and self._thinking[0].startswith(self._held):
                 return False
@@ -128,7 +131,6 @@ class AnswerParser:
 
     def _end_reasoning(self) -> None:
         self._mode, self._begun = "content", False
-        self._held = self._held.lstrip("\n")
 
     def _start_call(self) -> None:
         assert self._calls

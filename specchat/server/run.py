@@ -78,8 +78,8 @@ class Server(uvicorn.Server):
 class Beside:
     """A server on a thread of its own, for who has a loop of another kind to run."""
 
-    def __init__(self, app: Starlette, sock: socket.socket) -> None:
-        self._server = Server(app, grace=1.0)
+    def __init__(self, app: Starlette, sock: socket.socket, grace: float = 1.0) -> None:
+        self._server = Server(app, grace)
         self._thread = threading.Thread(
             target=self._run, args=(sock,), name="endpoint", daemon=True
         )
