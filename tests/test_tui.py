@@ -15,7 +15,7 @@ from specchat.engine.engine import Engine, Settings
 from specchat.engine.llama import ModelOptions
 from specchat.engine.messages import Message
 from specchat.engine.sampling import SamplingParams
-from specchat.errors import BadRequestError, ModelLoadError, PromptTooLongError
+from specchat.errors import ModelLoadError, PromptTooLongError
 from specchat.history import History, Status
 from specchat.tui.app import SpecchatApp
 from specchat.tui.commands import actions
@@ -527,19 +527,6 @@ async def test_loading_shows_progress_and_can_be_cancelled() -> None:
         await until(pilot, lambda: "25%" in shown_by(app, "#models"))
         await pilot.press("escape")
         await until(pilot, lambda: "No model" in shown_by(app, "#models"))
-
-
-async def test_wrong_settings_end_the_app_with_their_message() -> None:
-    def wrong() -> Settings:
-        raise BadRequestError("temperature must be between 0 and 100.", "temperature")
-
-    app = SpecchatApp(Session(lambda progress: Recorded(), wrong), History(None))  # type: ignore[arg-type,return-value]
-    async with app.run_test(size=SIZE):
-        for _ in range(200):
-            if app.return_code is not None:
-                break
-            await __import__("asyncio").sleep(0.02)
-    assert app.return_code == 2
 
 
 async def test_every_action_exists_and_help_names_the_keys() -> None:

@@ -82,6 +82,7 @@ class SpecchatApp(App[None]):
         self.preferences.theme = self.theme
         self.preferences.save()
         self.main.panel.repaint()
+        self.main.show_figures()
         for view in self.main.view.messages:
             view.repaint()
 
@@ -144,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
     with own_terminal():
         _quit_on_hangup(app)
         app.run()
+    if app.main.problem is not None:
+        raise app.main.problem
     return app.return_code or 0
 
 

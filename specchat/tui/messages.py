@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specchat.engine.events import Event
+from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
     from specchat.engine.engine import Engine, Settings
@@ -21,7 +22,7 @@ class Prepared:
     """The command line's settings, or with `error` what is wrong with them."""
 
     settings: Settings | None = None
-    error: str = ""
+    error: SpecchatError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Session:
         try:
             self.updates.put(Prepared(self._settings()))
         except SpecchatError as error:
-            self.updates.put(Prepared(error=str(error)))
+            self.updates.put(Prepared(error=error))
 
     def _open(self, load: Load, cancelled: threading.Event) -> None:
         def report(stage: str, share: float) -> bool:

@@ -60,6 +60,7 @@ class ChatScreen(Screen[None]):
         self.session, self.chat, self.preferences = session, chat, preferences
         self.settings: Settings | None = None
         self.ready: Ready | None = None
+        self.problem: SpecchatError | None = None  # why the app cannot run at all
         self.load_running = False
         self.busy = self.waiting = False
         self.queued: list[str] = []  # questions sent while an answer is running
@@ -116,16 +117,17 @@ class ChatScreen(Screen[None]):
         if self._fresh and self.answer is not None:
             self.answer.extend(self._fresh)
             self._fresh = []
-        if changed and self.ready is not None and self.panel.display:
-            self.panel.figures(self.stats, self.depths, self.ready.n_ctx)
+        if changed:
+            self.show_figures()
         while not self._errors.empty():
             self.warn(self._errors.get())
 
     def _apply(self, update: Update) -> None:
         if isinstance(update, Prepared):
             self.settings = update.settings
-            if update.error:
-                self.app.exit(return_code=2, message=shown(update.error))
+            self.problem = update.error
+            if update.error is not None:
+                self.app.exit()
         elif isinstance(update, Loading):
             self.load_running = True
             self.panel.say(f"loading {update.stage} {update.share:.0%}\nEsc cancels")
@@ -298,6 +300,10 @@ class ChatScreen(Screen[None]):
         except HistoryError as error:
             self.warn(str(error))
         return MessageView(message, record, place=place, view=view, **thinking)
+
+    def show_figures(self) -> None:
+        if self.ready is not None and self.panel.display:
+            self.panel.figures(self.stats, self.depths, self.ready.n_ctx)
 
     def show_title(self) -> None:
         title = " ".join(shown(self.chat.title).split()) or "New chat"

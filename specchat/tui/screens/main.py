@@ -321,6 +321,7 @@ class MainScreen(InspectingScreen):
 
     def action_panel(self) -> None:
         self.preferences.panel = self.panel.display = not self.panel.display
+        self.show_figures()
         self.preferences.save()
 
     def action_page(self, pages: int) -> None:

@@ -155,5 +155,6 @@ def drawn_round(r: Round, looks: Looks) -> Content:
     if r.replacement is not None:
         kind = Kind.RESAMPLED if r.accepted < r.draft_length else Kind.BONUS
         parts += ["→ ", (quoted(r.replacement[1]), looks.kinds[kind])]
-    parts.append((f"  {r.accepted} of {r.draft_length} kept", looks.muted))
+    kept_of = f" {r.accepted} of {r.draft_length} kept" if r.draft_length else "plain"
+    parts.append((kept_of, looks.muted))
     return Content.assemble(*parts)

@@ -30,7 +30,7 @@ class Panel(VerticalScroll, can_focus=False):
         yield Static(id="figures", markup=False)
         yield Static("tokens per call, last rounds", classes="caption", markup=False)
         yield Sparkline([], id="spark")
-        yield Static("next draft", classes="caption", markup=False)
+        yield Static("draft length, and why", classes="caption", markup=False)
         yield Static(id="reason", markup=False)
         yield Static("where the time goes", classes="caption", markup=False)
         yield Static(id="time", markup=False)
@@ -88,7 +88,7 @@ class Panel(VerticalScroll, can_focus=False):
         if stats.last is None:
             return Content("–")
         by = f" by {stats.last.drafter}" if stats.last.drafter else ""
-        length = f"length {stats.last.draft_length}{by}\n"
+        length = f"{stats.last.draft_length}{by}\n"
         return Content.assemble(length, (shown(stats.last.reason), "italic"))
 
 

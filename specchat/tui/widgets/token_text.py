@@ -103,8 +103,8 @@ class TokenText(Vertical):
             block = self._at(at)
             if block is not None:
                 self._paint(block)
-                if at == index:
-                    self._blocks[block].scroll_visible(animate=False)
+                if at == index:  # after the layout that the inspector changes
+                    self.call_after_refresh(self._blocks[block].scroll_visible, animate=False)
 
     def _at(self, index: int | None) -> int | None:
         if index is None or not self.first <= index < self.first + len(self.tokens):
