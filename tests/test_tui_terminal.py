@@ -19,7 +19,8 @@ import pytest
 
 from specchat.history import History, Message, Status
 
-READY, ANSWERING = b"lookup only", b"tok/call"
+READY = b"lookup only"
+LONG = "Write a long story about a fox and a lighthouse."  # greedily, some 500 tokens
 
 
 class Terminal:
@@ -100,7 +101,7 @@ def answer(home: Path) -> str:
 
 
 def test_from_start_to_quit(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
-    app = terminal("-n", "8")
+    app = terminal("-n", "8", "--temperature", "0")
     app.type(b"Say hello.\r")
     app.see("· 8 tokens".encode())
     app.type(b"\x11")  # ctrl+q
@@ -116,8 +117,8 @@ def test_from_start_to_quit(terminal: Callable[..., Terminal], tmp_path: Path) -
 def test_quitting_does_not_wait_for_the_answer(
     terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
-    app = terminal("--temperature", "1.5")
-    app.type(b"Count to ten thousand in words.\r")
+    app = terminal("--temperature", "0")
+    app.type(LONG.encode() + b"\r")
     app.read_until(lambda: answer(tmp_path) != "")
     before = time.monotonic()
     app.type(b"\x11")
@@ -130,13 +131,13 @@ def test_quitting_does_not_wait_for_the_answer(
 def test_a_closed_terminal_or_a_kill_loses_nothing(
     terminal: Callable[..., Terminal], tmp_path: Path, number: signal.Signals
 ) -> None:
-    app = terminal("--temperature", "1.5")
-    app.type(b"Count to ten thousand in words.\r")
+    app = terminal("--temperature", "0")
+    app.type(LONG.encode() + b"\r")
     app.read_until(lambda: len(answer(tmp_path)) > 20)
     app.process.send_signal(number)
     app.process.wait(timeout=30)
     question, reply = stored(tmp_path, recover=True)
-    assert question.content == "Count to ten thousand in words."
+    assert question.content == LONG
     assert reply.status is Status.STOPPED
     assert len(reply.content) > 20
 
