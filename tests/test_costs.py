@@ -58,3 +58,9 @@ def test_a_short_prompt_costs_no_measurement(chat_model) -> None:
     cache = chat_model.new_cache()
     assert list(controller.calibrate(cache)) == []
     chat_model.release(cache)
+
+
+def test_a_spike_does_not_make_one_count_dearer_than_a_larger_one() -> None:
+    times = {1: 0.010, 2: 0.050, 3: 0.016, 5: 0.020}
+    curve = Curve({0: {n: [seconds] for n, seconds in times.items()}})
+    assert np.allclose(curve.table(np.arange(1, 6), 0), [0.010, 0.016, 0.016, 0.018, 0.020])

@@ -126,9 +126,14 @@ class Curve:
         return (1 - share) * self._row(low, counts) + share * self._row(high, counts)
 
     def _row(self, depth: int, counts: np.ndarray) -> Floats:
-        """Interpolated over token count; beyond the last point its last slope goes on."""
+        """Interpolated over token count; beyond the last point its last slope goes on.
+
+        No count is taken to cost more than a larger one: a call could be padded to that. So
+        one spike in the measurement does not make a draft length look dear.
+        """
         known = sorted(self.points[depth])
-        times = [statistics.median_low(self.points[depth][n]) for n in known]
+        medians = [statistics.median_low(self.points[depth][n]) for n in known]
+        times = np.minimum.accumulate(medians[::-1])[::-1]
         seconds = np.interp(counts, known, times)
         if len(known) > 1:
             slope = max(0.0, (times[-1] - times[-2]) / (known[-1] - known[-2]))
