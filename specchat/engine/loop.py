@@ -11,38 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
 from specchat.engine.drafters import CloneableConstraint, Draft, DraftRequest
-from specchat.engine.events import (
-    Alternative,
-    Event,
-    Finish,
-    FinishReason,
-    Kind,
-    Prefill,
-    Rejected,
-    Round,
-    Token,
-    Usage,
-)
+from specchat.engine.events import Event, Finish, FinishReason, Kind, Prefill, Token, Usage
 from specchat.engine.model import Cache, Evaluate, Logits
 from specchat.engine.policy import Outcome, Plan, Policy
 from specchat.engine.prefix import missing_chunks, reuse
+from specchat.engine.provenance import Provenance, Vocabulary
 from specchat.engine.rules import Rule
-from specchat.engine.sampling import Chain, Dist, Row, largest, log_softmax_denominator
+from specchat.engine.sampling import Chain
 from specchat.engine.text import TextStream
 from specchat.errors import BadRequestError, Cancelled, PromptTooLongError
-
-
-class Vocabulary(Protocol):
-    """What the loop needs to turn tokens into text; see `llama.Tokenizer`."""
-
-    def piece(self, token: int) -> bytes: ...
-
-    def is_eog(self, token: int) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -85,6 +66,7 @@ class Generation:
                 )
         self.request, self.target = request, target
         self.policy, self.vocabulary = policy, vocabulary
+        self._tell = Provenance(vocabulary, request.logprobs)
         self.context = list(request.prompt)
         self._cached = self._draft_cached = self._drafted = self._accepted = 0
         self.reason: FinishReason | None = None
@@ -165,7 +147,10 @@ class Generation:
 
         self._rewind()
         clock.append(perf_counter())
-        outcome = self._outcome(plan, draft, tokens, depth, clock)
+        outcome = self._tell.round(self._rounds, plan, draft, tokens, depth, clock)
+        self._rounds += 1
+        self._drafted += outcome.draft_length
+        self._accepted += outcome.accepted
         self.policy.observe(Outcome(plan, proposed, chances, outcome))
         yield from self._ready
         yield outcome
@@ -185,7 +170,7 @@ class Generation:
                     rng=self._draft_rng,
                     is_eog=self.vocabulary.is_eog,
                     grammar=request.grammar,
-                    alternatives=self._draft_alternatives if request.logprobs else None,
+                    alternatives=self._tell.alternatives if request.logprobs else None,
                 )
             )
         )
@@ -204,14 +189,15 @@ class Generation:
             p, q = request.chain.distribution(rows[i], recent, request.grammar), draft.dists[i]
             verdict = request.rule.judge(p, proposed, q, self._rng)
             chances.append(verdict.acceptance)
-            token = self._token(
+            token = self._tell.token(
                 verdict.token,
                 Kind.ACCEPTED if verdict.accepted else Kind.RESAMPLED,
+                self._rounds,
                 p,
                 rows[i],
                 q=q.p(verdict.token),
                 acceptance=verdict.acceptance,
-                rejected=None if verdict.accepted else self._rejected(proposed, p, q),
+                rejected=None if verdict.accepted else self._tell.rejected(proposed, p, q),
                 draft_alternatives=draft.alternatives[i] if draft.alternatives else (),
             )
             tokens.append(token)
@@ -221,7 +207,7 @@ class Generation:
                 return tokens, chances
         p = request.chain.distribution(rows[-1], recent, request.grammar)
         kind = Kind.BONUS if draft.tokens else Kind.PLAIN
-        token = self._token(p.draw(self._rng.random()), kind, p, rows[-1])
+        token = self._tell.token(p.draw(self._rng.random()), kind, self._rounds, p, rows[-1])
         self._emit(token)
         return [*tokens, token], chances
 
@@ -262,86 +248,3 @@ class Generation:
             accepted_tokens=self._accepted,
             target_calls=self._rounds,
         )
-
-    # -- values for the client ------------------------------------------------------
-
-    def _outcome(
-        self,
-        plan: Plan,
-        draft: Draft,
-        tokens: Sequence[Token],
-        depth: int,
-        clock: Sequence[float],
-    ) -> Round:
-        kept = sum(1 for token in tokens if token.kind is Kind.ACCEPTED)
-        self._drafted += len(draft.tokens)
-        self._accepted += kept
-        self._rounds += 1
-        drafted = tuple((t, self._readable(t)) for t in draft.tokens)
-        last = tokens[-1]
-        return Round(
-            index=self._rounds - 1,
-            drafter=plan.drafter.name if plan.drafter and drafted else "",
-            draft_length=len(drafted),
-            accepted=kept,
-            emitted=len(tokens),
-            depth=depth,
-            draft_seconds=clock[1] - clock[0],
-            verify_seconds=clock[2] - clock[1],
-            sample_seconds=clock[3] - clock[2],
-            total_seconds=clock[4] - clock[0],
-            draft_tokens=drafted,
-            rejected=drafted[kept:],
-            replacement=(
-                (last.id, self._readable(last.id)) if last.kind is Kind.RESAMPLED else None
-            ),
-            reason=plan.reason,
-        )
-
-    def _token(
-        self,
-        token: int,
-        kind: Kind,
-        p: Dist,
-        row: Row,
-        *,
-        q: float | None = None,
-        acceptance: float | None = None,
-        rejected: Rejected | None = None,
-        draft_alternatives: tuple[Alternative, ...] = (),
-    ) -> Token:
-        logprob: float | None = None
-        alternatives: tuple[Alternative, ...] = ()
-        if self.request.logprobs is not None:
-            denominator = log_softmax_denominator(row)
-            logprob = float(row[token]) - denominator
-            alternatives = self._alternatives(row, self.request.logprobs, denominator)
-        return Token(
-            id=token,
-            text="",
-            kind=kind,
-            text_kind=kind,
-            round=self._rounds,
-            p=p.p(token),
-            q=q,
-            acceptance=acceptance,
-            rejected=rejected,
-            logprob=logprob,
-            alternatives=alternatives,
-            draft_alternatives=draft_alternatives,
-        )
-
-    def _alternatives(self, row: Row, n: int, denominator: float) -> tuple[Alternative, ...]:
-        return tuple(
-            Alternative(int(i), self._readable(int(i)), float(row[i]) - denominator)
-            for i in (largest(row, n) if n else ())
-        )
-
-    def _draft_alternatives(self, row: Row) -> tuple[Alternative, ...]:
-        return self._alternatives(row, self.request.logprobs or 0, log_softmax_denominator(row))
-
-    def _rejected(self, token: int, p: Dist, q: Dist) -> Rejected:
-        return Rejected(token, self._readable(token), p.p(token), q.p(token))
-
-    def _readable(self, token: int) -> str:
-        return self.vocabulary.piece(token).decode("utf-8", "replace")
