@@ -4,6 +4,8 @@ A message names the thing that is wrong and the way out. The command line prints
 exits with `exit_code`; the app shows it; the server turns it into an OpenAI error object.
 """
 
+from collections.abc import Sequence
+
 
 class SpecchatError(Exception):
     """Base of all expected errors. `str(error)` is the whole message for the user."""
@@ -15,6 +17,26 @@ class ModelFileError(SpecchatError):
     """A model file is missing, unreadable, truncated or not a GGUF."""
 
     exit_code = 2
+
+
+class RegistryError(SpecchatError):
+    """A `models.toml` is wrong; the message names file, line and key."""
+
+    exit_code = 2
+
+
+class UnknownModelError(SpecchatError):
+    """No file and no registry entry has that name. `nearest` are names that look like it."""
+
+    exit_code = 2
+
+    def __init__(self, name: str, nearest: Sequence[str]) -> None:
+        self.name, self.nearest = name, list(nearest)
+        hint = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
+        super().__init__(
+            f"There is no file and no known model called {name}.{hint} "
+            "`specchat models` lists what there is."
+        )
 
 
 class ModelLoadError(SpecchatError):

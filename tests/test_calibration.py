@@ -26,7 +26,7 @@ class File:
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> File:
-    monkeypatch.setattr(calibration, "_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(calibration, "folder", lambda: tmp_path / "cache")
     path = tmp_path / "model.gguf"
     path.write_bytes(b"12345")
     return File(path, ModelOptions(threads=2))
@@ -92,14 +92,14 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    monkeypatch.setattr(calibration, "_folder", lambda: blocked / "cache")
+    monkeypatch.setattr(calibration, "folder", lambda: blocked / "cache")
     filled(target).save()
 
 
 def test_an_engine_measures_anew_what_it_cannot_read(
     smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(calibration, "folder", lambda: tmp_path / "cache")
     for damage in (None, b"{", b'{"version": 999}'):
         with Engine.load(smollm2, options=ModelOptions(n_ctx=128, threads=1)) as engine:
             path = engine_path(engine)

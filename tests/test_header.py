@@ -138,7 +138,7 @@ def test_a_thousand_mutations_never_do_worse_than_an_error(
     """Bytes flipped, numbers enlarged, pieces cut out or doubled, all in the header."""
     data = tiny.read_bytes()
     header_end = min(t.offset for t in read_header(tiny).tensors)
-    monkeypatch.setattr("specchat.engine.header._SMALL", small)
+    monkeypatch.setattr("specchat.engine.header_reader._SMALL", small)
     rng = np.random.default_rng(7)
     outcomes = {"read": 0, "refused": 0}
     tracemalloc.start()
@@ -233,7 +233,7 @@ def test_repeated_keys_are_refused(tiny: Path, damaged) -> None:
 
 def test_lazily_read_arrays_agree_with_the_gguf_package(tiny: Path, monkeypatch) -> None:
     eager = read_header(tiny)
-    monkeypatch.setattr("specchat.engine.header._SMALL", 16)
+    monkeypatch.setattr("specchat.engine.header_reader._SMALL", 16)
     header, reader = read_header(tiny), gguf.GGUFReader(str(tiny))
     assert "tokenizer.ggml.token_type" not in header.metadata
     for key in ("tokens", "token_type"):

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "specchat").rglob("*.py"))
 UI = ("textual", "httpx", "starlette", "fastapi", "uvicorn")
-LONG = {"header.py": 460}  # the GGUF reader; every other file stays within 400 lines
+LONG: dict[str, int] = {}  # every file stays within 400 lines
 
 
 def loaded_by(code: str) -> set[str]:

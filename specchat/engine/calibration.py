@@ -11,16 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from specchat.engine.acceptance import Acceptance
 from specchat.engine.batch import drive
+from specchat.engine.calibration_files import VERSION, file_identity, folder, read_costs
 from specchat.engine.controller import restore
 from specchat.engine.costs import LENGTHS, Curve, PairCosts, measure
 from specchat.engine.llama import LlamaModel, ModelOptions, default_threads
 from specchat.engine.model import Cache
 
-VERSION = 1  # of the file; another version is measured anew
 _BUDGET = 0.8  # seconds for a target that was never measured
 _CHECK_BUDGET = 0.2  # seconds to see how fast the machine is today
 
@@ -35,7 +33,8 @@ class Calibration:
     def __init__(self, target: LlamaModel, draft: LlamaModel | None, longest: int) -> None:
         """Reads the cache; a missing, foreign or damaged file just means measuring anew."""
         self.longest = longest
-        self.path = _folder() / f"{_key(target, draft)}.json"
+        self.path = folder() / f"{_key(target, draft)}.json"
+        self._files = [file_identity(m.path) for m in (target, draft) if m is not None]
         self.costs = PairCosts()
         self.memory: Memory = {}
         try:
@@ -87,6 +86,7 @@ class Calibration:
                 curve.absorb()
         state = {
             "version": VERSION,
+            "files": self._files,
             "target": self.costs.target.points,
             "draft": self.costs.draft.points,
             "overhead": self.costs.overhead,
@@ -106,24 +106,9 @@ class Calibration:
     def _read(self, state: Mapping[str, Any]) -> None:
         if state["version"] != VERSION:
             return
-        self.costs = PairCosts(
-            _curve(state["target"]), _curve(state["draft"]), float(state["overhead"])
-        )
+        self.costs = read_costs(state)
         for key, by_name in state["acceptance"].items():
             restore(self.acceptance(key), by_name, self.longest)
-
-
-def _curve(points: Mapping[str, Mapping[str, list[float]]]) -> Curve:
-    return Curve(
-        {
-            int(depth): {int(n): [float(t) for t in times if t > 0] for n, times in row.items()}
-            for depth, row in points.items()
-        }
-    )
-
-
-def _folder() -> Path:
-    return Path(platformdirs.user_cache_dir("specchat")) / "calibration"
 
 
 def _key(target: LlamaModel, draft: LlamaModel | None) -> str:
@@ -135,6 +120,5 @@ def _key(target: LlamaModel, draft: LlamaModel | None) -> str:
 
 
 def _identity(path: Path, options: ModelOptions) -> list[Any]:
-    file = path.stat()
     settings = asdict(options) | {"n_ctx": 0, "threads": options.threads or default_threads()}
-    return [path.name, file.st_size, int(file.st_mtime), settings]
+    return [*file_identity(path), settings]

@@ -25,19 +25,12 @@ class PairFit:
 
 def check_pair(target: Header, draft: Header) -> PairFit:
     """Compare tokenizer kind, special tokens, size, and the text of every shared id."""
-    ours, theirs = target.metadata, draft.metadata
-    for key in ("model", "pre"):
-        a, b = (m.get(f"tokenizer.ggml.{key}") for m in (ours, theirs))
-        if a != b:
-            return PairFit(False, f"tokenizer {key} is {a!r} in the target and {b!r} in the draft")
-    for key in _SPECIALS:
-        a, b = (m.get(f"tokenizer.ggml.{key}") for m in (ours, theirs))
-        if a is not None and b is not None and a != b:
-            return PairFit(False, f"{key} is {a} in the target and {b} in the draft")
-    spm = ours.get("tokenizer.ggml.model") == "llama"  # llama.cpp's default differs by kind
-    a, b = (bool(m.get("tokenizer.ggml.add_bos_token", spm)) for m in (ours, theirs))
-    if a != b:
-        return PairFit(False, f"add_bos_token is {a} in the target and {b} in the draft")
+    names = ("tokenizer model", "tokenizer pre", "bos_token_id", "eos_token_id", "add_bos_token")
+    identities = target.tokenizer_identity, draft.tokenizer_identity
+    for name, a, b in zip(names, *identities, strict=True):
+        unset = name in _SPECIALS and (a is None or b is None)
+        if a != b and not unset:
+            return PairFit(False, f"{name} is {a!r} in the target and {b!r} in the draft")
     sizes = target.vocabulary_size, draft.vocabulary_size
     if target.vocabulary_fingerprint() != draft.vocabulary_fingerprint():
         pairs = zip(target.tokens(), draft.tokens(), strict=False)

@@ -1,0 +1,395 @@
+"""The parser behind `header.py`: GGUF bytes into metadata and tensors, all of it checked.
+
+The file is read in pieces, never mapped: a mapped file that another program cuts short would
+kill the process. Every count is compared with the bytes that are left before it is believed.
+Format: the GGUF specification of the ggml project.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import stat
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from specchat.engine.ggml_types import TYPES, UNKNOWN_TYPES
+from specchat.errors import ModelFileError
+
+_MAGIC = b"GGUF"
+SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+_STRING, _ARRAY = 8, 9
+_SMALL = 1024  # longer arrays stay in the file until asked for
+_PIECE = 1 << 18  # bytes read at once
+_LONGEST = 1 << 24  # bytes of a string; templates have a hundred thousand at most
+
+# llama.cpp asserts, or takes on trust, that these are arrays of these element types.
+_ELEMENTS = {
+    "tokenizer.ggml.tokens": (_STRING,),
+    "tokenizer.ggml.merges": (_STRING,),
+    "tokenizer.ggml.scores": (6,),
+    "tokenizer.ggml.token_type": (4, 5),
+    "tokenizer.ggml.precompiled_charsmap": (0, 1),
+}
+# Whole numbers, of the architecture; some have one per layer instead.
+_SIZES = ("block_count", "context_length", "embedding_length", "attention.key_length",
+          "attention.value_length", "expert_count", "expert_used_count")  # fmt: skip
+_LAYER_SIZES = ("attention.head_count", "attention.head_count_kv")
+
+_LOOKALIKES = (
+    (b"PK\x03\x04", "a zip archive or PyTorch checkpoint"),
+    (b"\x80\x02", "a Python pickle"),
+    (b"version https://git-lfs", "a Git LFS pointer: the real file was not downloaded"),
+    (b"<!DOCTYPE", "a web page: the download failed"),
+    (b"<html", "a web page: the download failed"),
+    (b"ggml", "an old GGML file; convert it to GGUF"),
+    (b"ggjt", "an old GGML file; convert it to GGUF"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor: `offset` counts from the file's beginning; `nbytes` None if unknown."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    offset: int
+    nbytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LazyArray:
+    """A long array still in the file: element type, count, where its elements begin/end.
+
+    `digest` is the SHA-256 of its bytes, where those were all read anyway.
+    """
+
+    kind: int
+    count: int
+    start: int
+    end: int
+    digest: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What one file holds; see `header.Header`."""
+
+    version: int
+    size: int
+    metadata: dict[str, Any]
+    arrays: dict[str, LazyArray]
+    tensors: tuple[TensorInfo, ...]
+
+
+def open_model(path: Path) -> FileIO:
+    """Open a regular file, unbuffered. Raises ModelFileError for all else, without blocking:
+    a named pipe would wait for its writer for ever.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise ModelFileError(f"{path} is a folder. Name a .gguf file in it.")
+        if not stat.S_ISREG(mode):
+            raise ModelFileError(f"{path} is {_kind(mode)}, not a file.")
+        file = FileIO(path, "rb", opener=_open)
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it may have been replaced just now
+            return file
+        file.close()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise ModelFileError(f"{path} is a link to a file that does not exist.") from None
+        raise ModelFileError(f"{path} does not exist. Check the path.") from None
+    except OSError as error:
+        raise ModelFileError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except ValueError as error:  # a NUL in the name
+        raise ModelFileError(f"Cannot read {path}: {error}.") from None
+    raise ModelFileError(f"{path} changed while it was being read.")
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((name for test, name in kinds if test(mode)), "a device")
+
+
+def parse(path: Path, check_tensors: bool, first: bool) -> Parsed:
+    """Read one file's header. `first` False is for later parts of a split model, which need
+    not be complete in themselves. Raises ModelFileError.
+    """
+    with open_model(path) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            reader = _Reader(path, file, size)
+            reader.check_magic()
+            return reader.read(check_tensors, first)
+        except OSError as error:
+            raise ModelFileError(f"Cannot read {path}: {error.strerror or error}.") from None
+
+
+class _Seen:
+    """String arrays met lately. Models of a family share their vocabulary, and comparing one
+    is a hundred times faster than walking through its strings.
+    """
+
+    def __init__(self, most: int = 48) -> None:
+        self._most = most
+        self._known: dict[tuple[str, int], list[tuple[bytes, bytes]]] = {}
+
+    def get(self, key: tuple[str, int]) -> list[tuple[bytes, bytes]]:
+        """(bytes of the array, their SHA-256) for arrays of this name and count."""
+        return self._known.get(key, [])
+
+    def add(self, key: tuple[str, int], raw: bytes) -> bytes:
+        digest = hashlib.sha256(raw).digest()
+        while sum(map(len, self._known.values())) >= self._most:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+        self._known[key] = [*self._known.pop(key, []), (raw, digest)]
+        return digest
+
+
+_seen = _Seen()
+
+
+class _Reader:
+    """A cursor over one file's header; every read is bounded by the file's size."""
+
+    def __init__(self, path: Path, file: FileIO, size: int) -> None:
+        self.path, self.file, self.size = path, file, size
+        self.at = 0
+        self.piece, self.base = b"", 0  # bytes read last, and where they lie in the file
+
+    def bad(self, what: str) -> ModelFileError:
+        return ModelFileError(f"{self.path} is damaged: {what}. Download it again.")
+
+    def fetch(self, start: int, length: int) -> bytes:
+        """`length` bytes at `start`, which must lie inside the file."""
+        self.file.seek(start)
+        raw = self.file.read(length)
+        if len(raw) != length:
+            raise ModelFileError(f"{self.path} changed while it was being read.")
+        return raw
+
+    def look(self, length: int) -> int:
+        """Have the next `length` bytes in `piece`; returns where in it they begin."""
+        if self.at + length > self.size:
+            raise self.bad(f"the header ends early, at byte {self.size}")
+        offset = self.at - self.base
+        if offset < 0 or offset + length > len(self.piece):
+            wanted = min(max(length, _PIECE), self.size - self.at)
+            self.piece, self.base, offset = self.fetch(self.at, wanted), self.at, 0
+        return offset
+
+    def take(self, length: int) -> bytes:
+        offset = self.look(length)
+        self.at += length
+        return self.piece[offset : offset + length]
+
+    def number(self, code: str) -> Any:
+        width = struct.calcsize(f"<{code}")
+        offset = self.look(width)
+        (value,) = struct.unpack_from(f"<{code}", self.piece, offset)
+        self.at += width
+        return value
+
+    def count(self, what: str, least: int) -> int:
+        """A count of things that take at least `least` bytes each."""
+        value = int(self.number("Q"))
+        if value * least > self.size - self.at:
+            raise self.bad(f"it claims {value} {what}, more than the file can hold")
+        return value
+
+    def raw_string(self) -> bytes:
+        length = self.count("bytes in a string", 1)
+        if length > _LONGEST:
+            raise self.bad(f"it has a string of {length} bytes")
+        return self.take(length)
+
+    def string(self, what: str) -> str:
+        try:
+            return self.raw_string().decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.bad(f"{what} is not UTF-8 text") from None
+
+    def check_magic(self) -> None:
+        if not self.size:
+            raise ModelFileError(f"{self.path} is empty. Download it again.")
+        start = self.fetch(0, min(self.size, 512))
+        if start[:4] == _MAGIC:
+            self.at = 4
+            return
+        what = next((text for begin, text in _LOOKALIKES if start.startswith(begin)), None)
+        if what is None and start[8:10] == b'{"':
+            what = "a safetensors file; convert it to GGUF"
+        raise ModelFileError(f"{self.path} is not a GGUF file" + (f" but {what}." if what else "."))
+
+    def read(self, check_tensors: bool, first: bool) -> Parsed:
+        version = self.number("I")
+        if version & 0xFFFF == 0 and version:
+            raise ModelFileError(f"{self.path} has big-endian data, which this machine cannot use.")
+        if version not in (2, 3):
+            raise ModelFileError(f"{self.path} has GGUF version {version}; 2 and 3 are supported.")
+        n_tensors = self.count("tensors", 24)
+        n_fields = self.count("metadata fields", 13)
+        metadata: dict[str, Any] = {}
+        arrays: dict[str, LazyArray] = {}
+        for _ in range(n_fields):
+            key = self.string("a metadata key")
+            if key in metadata or key in arrays:
+                raise self.bad(f"the key {key!r} appears twice")
+            value = self.value(key, self.number("I"))
+            if isinstance(value, LazyArray):
+                arrays[key] = value
+            else:
+                metadata[key] = value
+        if first:
+            self.check_fields(metadata, arrays)
+        tensors = self.tensors(n_tensors, metadata) if check_tensors else ()
+        return Parsed(version, self.size, metadata, arrays, tensors)
+
+    def value(self, key: str, kind: int) -> Any:
+        if kind in SCALARS:
+            if kind == 7:
+                return bool(self.number("B"))
+            return self.number(SCALARS[kind])
+        if kind == _STRING:
+            return self.raw_string().decode("utf-8", "replace")
+        if kind != _ARRAY:
+            raise self.bad(f"the field {key!r} has the unknown type {kind}")
+        return self.array(key)
+
+    def array(self, key: str) -> Any:
+        kind = self.number("I")
+        if kind not in _ELEMENTS.get(key, (kind,)):
+            raise self.bad(f"the array {key!r} has elements of the wrong type {kind}")
+        if kind == _STRING:
+            count = self.count(f"strings in {key!r}", 8)
+            if count > _SMALL:
+                return self.long_strings(key, count)
+            return [self.raw_string().decode("utf-8", "replace") for _ in range(count)]
+        if kind not in SCALARS:
+            raise self.bad(f"the array {key!r} has elements of the unsupported type {kind}")
+        width = struct.calcsize(f"<{SCALARS[kind]}")
+        count = self.count(f"elements in {key!r}", width)
+        if count > _SMALL:
+            self.at += count * width
+            return LazyArray(kind, count, self.at - count * width, self.at)
+        code = "B" if kind == 7 else SCALARS[kind]
+        return list(struct.unpack(f"<{count}{code}", self.take(count * width)))
+
+    def long_strings(self, key: str, count: int) -> LazyArray:
+        """Find the end of an array of strings."""
+        start = self.at
+        for raw, digest in _seen.get((key, count)):
+            if start + len(raw) <= self.size and self.fetch(start, len(raw)) == raw:
+                self.at = start + len(raw)
+                return LazyArray(_STRING, count, start, self.at, digest)
+        unpack = struct.Struct("<Q").unpack_from
+        left = count
+        while left:
+            offset, size = self.look(min(8, self.size - self.at)), len(self.piece)
+            piece, before = self.piece, left
+            while left and offset + 8 <= size:
+                offset += 8 + unpack(piece, offset)[0]
+                left -= 1
+            self.at = self.base + offset
+            if self.at > self.size:
+                raise self.bad(f"a string in {key!r} reaches past the end of the file")
+            if left == before:
+                raise self.bad(f"the header ends early, in {key!r}")
+        length = self.at - start
+        if length > 16 * _LONGEST:
+            return LazyArray(_STRING, count, start, self.at)
+        digest = _seen.add((key, count), self.fetch(start, length))
+        return LazyArray(_STRING, count, start, self.at, digest)
+
+    def check_fields(self, metadata: Mapping[str, Any], arrays: Mapping[str, LazyArray]) -> None:
+        """What llama.cpp needs and would not fail on gracefully."""
+        if not isinstance(metadata.get("general.architecture"), str):
+            raise self.bad("general.architecture is missing")
+        tokens = arrays.get("tokenizer.ggml.tokens", metadata.get("tokenizer.ggml.tokens"))
+        if tokens is None or "tokenizer.ggml.model" not in metadata:
+            raise ModelFileError(f"{self.path} has no tokenizer, so it cannot chat.")
+        for key in _ELEMENTS:
+            if key in metadata and not isinstance(metadata[key], list):
+                raise self.bad(f"{key} is not a list")
+        n = tokens.count if isinstance(tokens, LazyArray) else len(tokens)
+        if n == 0:
+            raise self.bad("tokenizer.ggml.tokens is empty")
+        for name in ("token_type", "scores"):
+            other = arrays.get(f"tokenizer.ggml.{name}", metadata.get(f"tokenizer.ggml.{name}"))
+            length = other.count if isinstance(other, LazyArray) else len(other or ())
+            if other is not None and length < n:
+                raise self.bad(f"tokenizer.ggml.{name} has {length} entries for {n} tokens")
+        for name in (*_SIZES, *_LAYER_SIZES):
+            key = f"{metadata['general.architecture']}.{name}"
+            value = metadata.get(key, 0)
+            values = value if isinstance(value, list) and name in _LAYER_SIZES else [value]
+            if not all(type(v) is int and v >= 0 for v in values):
+                raise self.bad(f"{key} is {value!r:.40}, not a size")
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise self.bad(f"general.alignment is {alignment!r}, not a power of two")
+
+    def tensors(self, count: int, metadata: Mapping[str, Any]) -> tuple[TensorInfo, ...]:
+        infos, names = [], set()
+        for _ in range(count):
+            name = self.string("a tensor name")
+            if name in names or len(name) > 63:
+                raise self.bad(f"the tensor name {name[:70]!r} is repeated or too long")
+            names.add(name)
+            n_dims = self.number("I")
+            if not 1 <= n_dims <= 4:
+                raise self.bad(f"the tensor {name!r} has {n_dims} dimensions")
+            shape = tuple(int(self.number("Q")) for _ in range(n_dims))
+            infos.append((name, shape, self.number("I"), int(self.number("Q"))))
+        alignment = int(metadata.get("general.alignment", 32))
+        base = (self.at + alignment - 1) // alignment * alignment
+        return tuple(self.tensor(info, base, alignment) for info in infos)
+
+    def tensor(
+        self, info: tuple[str, tuple[int, ...], int, int], base: int, alignment: int
+    ) -> TensorInfo:
+        name, shape, kind, offset = info
+        elements = math.prod(shape)
+        if elements <= 0 or elements >= 2**62:
+            raise self.bad(f"the tensor {name!r} has the shape {shape}")
+        if offset % alignment:
+            raise self.bad(f"the tensor {name!r} is misaligned")
+        if kind in TYPES:
+            label, block_bytes, block = TYPES[kind]
+            if shape[0] % block:
+                raise self.bad(f"rows of the tensor {name!r} are not whole {label} blocks")
+            nbytes: int | None = elements // block * block_bytes
+        elif kind in UNKNOWN_TYPES:
+            label, nbytes = f"type{kind}", None
+        else:
+            raise self.bad(f"the tensor {name!r} has the unknown type {kind}")
+        missing = base + offset + (nbytes or 0) - self.size
+        if missing > 0:
+            raise ModelFileError(
+                f"{self.path} is cut short: {missing:,} bytes are missing. Download it again."
+            )
+        return TensorInfo(name, shape, label, base + offset, nbytes)
