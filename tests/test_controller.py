@@ -188,10 +188,30 @@ def test_the_curve_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = Curve({0: {1: [1.0], 4: [2.0], 8: [3.0]}})
     for _ in range(40):
         curve.observe(4, 0, 4.0)
-    assert curve.seconds(4, 0) == pytest.approx(4.0)
-    assert curve.seconds(8, 0) == pytest.approx(6.0)
-    curve.observe(4, 0, 400.0)  # one spike of a shared machine changes nothing
-    assert curve.seconds(4, 0) == pytest.approx(4.0)
+    assert curve.seconds(4, 0) == pytest.approx(4.0, rel=0.05)
+    assert curve.seconds(8, 0) == pytest.approx(6.0, rel=0.1)
+    curve.observe(4, 0, 400.0)  # one spike of a shared machine changes next to nothing
+    assert curve.seconds(4, 0) == pytest.approx(4.0, rel=0.1)
+
+
+def test_a_busy_spell_does_not_make_drafts_look_dear() -> None:
+    """All drafts fell into a busy spell, all plain calls into the quiet after it."""
+    curve = Curve({0: {1: [1.0], 5: [2.0], 9: [2.5]}})
+    for n in (5, 9, 5, 5, 9, 5, 9, 9, 5):
+        curve.observe(n, 0, 1.6 * {5: 2.0, 9: 2.5}[n])
+    for _ in range(12):
+        curve.observe(1, 0, 1.0)
+    for n, relative in ((5, 2.0), (9, 2.5)):
+        assert curve.seconds(n, 0) / curve.seconds(1, 0) == pytest.approx(relative, rel=0.12)
+
+
+def test_a_count_that_stays_dear_is_learned() -> None:
+    """Measured as cheap by mistake, and seen among others."""
+    curve = Curve({0: {1: [1.0], 5: [1.5], 9: [2.5]}})
+    for _ in range(12):
+        curve.observe(5, 0, 2.0)
+        curve.observe(1, 0, 1.0)
+    assert curve.seconds(5, 0) / curve.seconds(1, 0) == pytest.approx(2.0, rel=0.05)
 
 
 def test_the_curve_at_depth_is_used_at_depth() -> None:

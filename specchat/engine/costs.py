@@ -7,7 +7,6 @@ six), so it is measured token count by token count instead of being modelled.
 from __future__ import annotations
 
 import statistics
-from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -15,23 +14,22 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from specchat.engine.drift import Drift
 from specchat.engine.events import Round
 from specchat.engine.model import Cache, Evaluate, Logits
 from specchat.engine.sampling import Floats
 
 # Most informative first: a short budget still brackets the useful draft lengths.
 LENGTHS = (1, 5, 3, 9, 2, 4, 7, 6, 8, 13, 17)
-_RECENT = 32  # observations that tell how fast the machine is just now
-_LOCAL = 9  # observations kept per token count
-_STALE = 64  # rounds after which a token count's own correction has lost half its weight
+_PENDING = 32  # live calls after which they are digested at the latest
+_OFTEN = 5  # live calls that outweigh a measurement
 
 
 class Curve:
     """Seconds of one call of one model, by tokens in the call and depth of its cache.
 
-    Measured points are interpolated over token count and depth. Live observations enter
-    as ratios to the measured curve: a common one (the machine's present speed) and one per
-    token count that was seen lately. Medians keep out the spikes of a shared machine.
+    Measured points are interpolated over token count and depth; live calls correct them
+    (`drift.py`).
     """
 
     def __init__(self, points: Mapping[int, Mapping[int, list[float]]] | None = None) -> None:
@@ -40,10 +38,7 @@ class Curve:
             depth: {n: list(times) for n, times in row.items()}
             for depth, row in (points or {}).items()
         }
-        self._common: deque[float] = deque(maxlen=_RECENT)
-        self._own: dict[int, deque[float]] = {}
-        self._seen: dict[int, int] = {}
-        self._observations = 0
+        self._drift = Drift()
         self._new: list[tuple[int, int, float]] = []
 
     def __bool__(self) -> bool:
@@ -58,60 +53,49 @@ class Curve:
     def observe(self, n: int, depth: int, seconds: float) -> None:
         """A live call, which corrects the curve."""
         self._new.append((n, depth, seconds))
-        if len(self._new) >= _RECENT:
+        if len(self._new) >= _PENDING:
             self._digest()
 
     def _digest(self) -> None:
         """Turn new observations into ratios: put off until needed, a round must be cheap."""
         for n, depth, seconds in self._new:
-            if not self.points:
-                self.add(depth, n, seconds)
+            if n > max(self.points.get(self._nearest(depth), {0: []})):  # a guess is no yardstick
+                self.add(self._nearest(depth), n, seconds / self._drift.speed)
                 continue
-            ratio = seconds / float(self._measured(np.array([n]), depth)[0])
-            self._observations += 1
-            self._common.append(ratio)
-            self._own.setdefault(n, deque(maxlen=_LOCAL)).append(ratio)
-            self._seen[n] = self._observations
+            measured = float(self._measured(np.array([n]), depth)[0])
+            self._drift.observe(n, seconds / measured)
         self._new.clear()
 
     def table(self, counts: npt.NDArray[np.int_], depth: int) -> Floats:
         """Seconds of calls with `counts` tokens at `depth`: float64, same shape."""
         self._digest()
-        common = statistics.median(self._common) if self._common else 1.0
-        seconds = self._measured(counts, depth) * common
-        for n, own in self._own.items():
-            age = self._observations - self._seen[n]
-            weight = min(1.0, len(own) / 5) * 0.5 ** (age / _STALE)
-            seconds[counts == n] *= 1.0 + weight * (statistics.median(own) / common - 1.0)
-        return seconds
+        return self._measured(counts, depth) * self._drift.factors(counts)
 
     def seconds(self, n: int, depth: int) -> float:
         return float(self.table(np.array([n]), depth)[0])
 
     def absorb(self) -> None:
         """Turn what live calls taught into measured points, so that one bad measurement
-        does not outlive the run. Its speed just now, told by plain calls, is left out.
+        does not outlive the run. The machine's speed just now is left out.
         """
         self._digest()
-        if len(self._own.get(1, ())) < _LOCAL // 2:
+        if not self.points:
             return
-        speed = statistics.median(self._own[1])
         depth = min(self.points)
-        for n, own in self._own.items():
-            if len(own) >= _LOCAL // 2:
-                measured = float(self._measured(np.array([n]), depth)[0])
-                self.add(depth, n, measured * statistics.median(own) / speed)
-        self._own.clear()
+        learned = self._drift.learned(_OFTEN)
+        before = self._measured(np.array(list(learned), int), depth)
+        for (n, factor), seconds in zip(learned.items(), before, strict=True):
+            self.add(depth, n, factor * float(seconds))
+        self._drift = Drift()
 
     def spread(self, n: int) -> float:
-        """Relative standard error of the time for `n` tokens, from live observations."""
+        """Relative standard error of the time for `n` tokens."""
         self._digest()
-        own = self._own.get(n, ())
-        if len(own) < 2:
-            return 0.05
-        middle = statistics.median(own)
-        deviation = statistics.median(abs(r - middle) for r in own)
-        return float(1.48 * deviation / middle / len(own) ** 0.5)  # 1.48·MAD estimates σ
+        return self._drift.spread(n)
+
+    def _nearest(self, depth: int) -> int:
+        """The measured depth that is nearest, `depth` itself where there is none."""
+        return min(self.points, key=lambda known: abs(known - depth), default=depth)
 
     def _measured(self, counts: npt.NDArray[np.int_], depth: int) -> Floats:
         depths = sorted(self.points)
