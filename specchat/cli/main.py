@@ -19,8 +19,10 @@ COMMANDS = {
     "simulate": "specchat.cli.simulate",
     "bench": "specchat.cli.bench",
     "serve": "specchat.cli.serve",
+    "models": "specchat.cli.models",
 }
 _SUMMARIES = {
+    "models": "list the models of this machine, and rank drafts for a target",
     "doctor": "check whether a pair of models fits, and what it costs",
     "simulate": "show how speculation saves target calls; needs no model",
     "serve": "answer OpenAI clients over HTTP on this machine",
@@ -35,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
         _log_to_file()
         parser = _parser(argv)
         args = parser.parse_args(argv)
+        _resolve_names(args)
         code: int = args.run(args)
         sys.stdout.flush()
         return code
@@ -75,6 +78,14 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     add_sampling_flags(parser)
     parser.set_defaults(run=ask.run)
     return parser
+
+
+def _resolve_names(args: argparse.Namespace) -> None:
+    """-m and -d may be names instead of files."""
+    if getattr(args, "model", None) or getattr(args, "draft", None):
+        from specchat.cli.names import resolve_names
+
+        resolve_names(args)
 
 
 def _open_streams() -> None:

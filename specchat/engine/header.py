@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specchat.engine.ggml_types import FILE_TYPES, KV_BYTES
-from specchat.engine.header_reader import SCALARS, LazyArray, TensorInfo, open_model, parse
+from specchat.engine.header_reader import SCALARS, LazyArray, TensorInfo, parse
+from specchat.engine.model_files import open_model
 from specchat.errors import ModelFileError
 
 __all__ = ["KV_BYTES", "Header", "TensorInfo", "part_names", "read_header"]
@@ -116,7 +117,7 @@ class Header:
         spm = get("tokenizer.ggml.model") == "llama"  # llama.cpp's default differs by kind
         return (
             get("tokenizer.ggml.model"),
-            get("tokenizer.ggml.pre"),
+            get("tokenizer.ggml.pre", "default"),
             get("tokenizer.ggml.bos_token_id"),
             get("tokenizer.ggml.eos_token_id"),
             bool(get("tokenizer.ggml.add_bos_token", spm)),

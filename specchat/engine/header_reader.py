@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import stat
 import struct
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine.ggml_types import TYPES, UNKNOWN_TYPES
+from specchat.engine.model_files import open_model, require_gguf
 from specchat.errors import ModelFileError
 
-_MAGIC = b"GGUF"
 SCALARS = {
     0: "B",
     1: "b",
@@ -38,7 +38,9 @@ SCALARS = {
 _STRING, _ARRAY = 8, 9
 _SMALL = 1024  # longer arrays stay in the file until asked for
 _PIECE = 1 << 18  # bytes read at once
-_LONGEST = 1 << 24  # bytes of a string; templates have a hundred thousand at most
+# Far beyond any model; a damaged header in a large file could claim to hold as much as that.
+_MOST_FIELDS, _MOST_TENSORS, _MOST_STRINGS = 1 << 16, 1 << 17, 1 << 22
+_MOST_BYTES = 1 << 26  # of the strings of a header that are kept; of an array of strings
 
 # llama.cpp asserts, or takes on trust, that these are arrays of these element types.
 _ELEMENTS = {
@@ -52,16 +54,6 @@ _ELEMENTS = {
 _SIZES = ("block_count", "context_length", "embedding_length", "attention.key_length",
           "attention.value_length", "expert_count", "expert_used_count")  # fmt: skip
 _LAYER_SIZES = ("attention.head_count", "attention.head_count_kv")
-
-_LOOKALIKES = (
-    (b"PK\x03\x04", "a zip archive or PyTorch checkpoint"),
-    (b"\x80\x02", "a Python pickle"),
-    (b"version https://git-lfs", "a Git LFS pointer: the real file was not downloaded"),
-    (b"<!DOCTYPE", "a web page: the download failed"),
-    (b"<html", "a web page: the download failed"),
-    (b"ggml", "an old GGML file; convert it to GGUF"),
-    (b"ggjt", "an old GGML file; convert it to GGUF"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class TensorInfo:
 class LazyArray:
     """A long array still in the file: element type, count, where its elements begin/end.
 
-    `digest` is the SHA-256 of its bytes, where those were all read anyway.
+    `digest` is the SHA-256 of its bytes where those were all read (strings).
     """
 
     kind: int
@@ -100,40 +92,6 @@ class Parsed:
     tensors: tuple[TensorInfo, ...]
 
 
-def open_model(path: Path) -> FileIO:
-    """Open a regular file, unbuffered. Raises ModelFileError for all else, without blocking:
-    a named pipe would wait for its writer for ever.
-    """
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise ModelFileError(f"{path} is a folder. Name a .gguf file in it.")
-        if not stat.S_ISREG(mode):
-            raise ModelFileError(f"{path} is {_kind(mode)}, not a file.")
-        file = FileIO(path, "rb", opener=_open)
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it may have been replaced just now
-            return file
-        file.close()
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise ModelFileError(f"{path} is a link to a file that does not exist.") from None
-        raise ModelFileError(f"{path} does not exist. Check the path.") from None
-    except OSError as error:
-        raise ModelFileError(f"Cannot read {path}: {error.strerror or error}.") from None
-    except ValueError as error:  # a NUL in the name
-        raise ModelFileError(f"Cannot read {path}: {error}.") from None
-    raise ModelFileError(f"{path} changed while it was being read.")
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
-    return next((name for test, name in kinds if test(mode)), "a device")
-
-
 def parse(path: Path, check_tensors: bool, first: bool) -> Parsed:
     """Read one file's header. `first` False is for later parts of a split model, which need
     not be complete in themselves. Raises ModelFileError.
@@ -149,28 +107,40 @@ def parse(path: Path, check_tensors: bool, first: bool) -> Parsed:
 
 
 class _Seen:
-    """String arrays met lately. Models of a family share their vocabulary, and comparing one
-    is a hundred times faster than walking through its strings.
+    """Long string arrays met lately, with their SHA-256. Models of a family share their
+    vocabulary, and comparing one is ten times faster than walking through its strings.
     """
 
-    def __init__(self, most: int = 48) -> None:
-        self._most = most
+    def __init__(self, most: int = 1 << 26) -> None:
+        self._most, self._size = most, 0  # bytes
         self._known: dict[tuple[str, int], list[tuple[bytes, bytes]]] = {}
+        self._lock = threading.Lock()
 
     def get(self, key: tuple[str, int]) -> list[tuple[bytes, bytes]]:
-        """(bytes of the array, their SHA-256) for arrays of this name and count."""
-        return self._known.get(key, [])
+        """(bytes, SHA-256) of the arrays with this name and count."""
+        with self._lock:
+            return list(self._known.get(key, ()))
 
     def add(self, key: tuple[str, int], raw: bytes) -> bytes:
         digest = hashlib.sha256(raw).digest()
-        while sum(map(len, self._known.values())) >= self._most:
-            oldest = next(iter(self._known))
-            del self._known[oldest]
-        self._known[key] = [*self._known.pop(key, []), (raw, digest)]
+        with self._lock:
+            self._size += len(raw)
+            if self._size > self._most:
+                self._known, self._size = {}, len(raw)
+            self._known.setdefault(key, []).append((raw, digest))
         return digest
+
+    def clear(self) -> None:
+        with self._lock:
+            self._known, self._size = {}, 0
 
 
 _seen = _Seen()
+
+
+def forget_arrays() -> None:
+    """Free the string arrays kept for comparison (64 MiB at most); for after a scan."""
+    _seen.clear()
 
 
 class _Reader:
@@ -178,7 +148,7 @@ class _Reader:
 
     def __init__(self, path: Path, file: FileIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
-        self.at = 0
+        self.at = self.kept = 0
         self.piece, self.base = b"", 0  # bytes read last, and where they lie in the file
 
     def bad(self, what: str) -> ModelFileError:
@@ -214,17 +184,16 @@ class _Reader:
         self.at += width
         return value
 
-    def count(self, what: str, least: int) -> int:
+    def count(self, what: str, least: int, most: int = 1 << 62) -> int:
         """A count of things that take at least `least` bytes each."""
         value = int(self.number("Q"))
-        if value * least > self.size - self.at:
-            raise self.bad(f"it claims {value} {what}, more than the file can hold")
+        if value * least > self.size - self.at or value > most:
+            raise self.bad(f"it claims {value} {what}, more than it can hold")
         return value
 
     def raw_string(self) -> bytes:
-        length = self.count("bytes in a string", 1)
-        if length > _LONGEST:
-            raise self.bad(f"it has a string of {length} bytes")
+        length = self.count("bytes in a string", 1, _MOST_BYTES - self.kept)
+        self.kept += length
         return self.take(length)
 
     def string(self, what: str) -> str:
@@ -236,14 +205,8 @@ class _Reader:
     def check_magic(self) -> None:
         if not self.size:
             raise ModelFileError(f"{self.path} is empty. Download it again.")
-        start = self.fetch(0, min(self.size, 512))
-        if start[:4] == _MAGIC:
-            self.at = 4
-            return
-        what = next((text for begin, text in _LOOKALIKES if start.startswith(begin)), None)
-        if what is None and start[8:10] == b'{"':
-            what = "a safetensors file; convert it to GGUF"
-        raise ModelFileError(f"{self.path} is not a GGUF file" + (f" but {what}." if what else "."))
+        require_gguf(self.path, self.fetch(0, min(self.size, 512)))
+        self.at = 4
 
     def read(self, check_tensors: bool, first: bool) -> Parsed:
         version = self.number("I")
@@ -251,8 +214,8 @@ class _Reader:
             raise ModelFileError(f"{self.path} has big-endian data, which this machine cannot use.")
         if version not in (2, 3):
             raise ModelFileError(f"{self.path} has GGUF version {version}; 2 and 3 are supported.")
-        n_tensors = self.count("tensors", 24)
-        n_fields = self.count("metadata fields", 13)
+        n_tensors = self.count("tensors", 24, _MOST_TENSORS)
+        n_fields = self.count("metadata fields", 13, _MOST_FIELDS)
         metadata: dict[str, Any] = {}
         arrays: dict[str, LazyArray] = {}
         for _ in range(n_fields):
@@ -285,7 +248,7 @@ class _Reader:
         if kind not in _ELEMENTS.get(key, (kind,)):
             raise self.bad(f"the array {key!r} has elements of the wrong type {kind}")
         if kind == _STRING:
-            count = self.count(f"strings in {key!r}", 8)
+            count = self.count(f"strings in {key!r}", 8, _MOST_STRINGS)
             if count > _SMALL:
                 return self.long_strings(key, count)
             return [self.raw_string().decode("utf-8", "replace") for _ in range(count)]
@@ -320,8 +283,8 @@ class _Reader:
             if left == before:
                 raise self.bad(f"the header ends early, in {key!r}")
         length = self.at - start
-        if length > 16 * _LONGEST:
-            return LazyArray(_STRING, count, start, self.at)
+        if length > _MOST_BYTES:
+            raise self.bad(f"the array {key!r} has {length} bytes")
         digest = _seen.add((key, count), self.fetch(start, length))
         return LazyArray(_STRING, count, start, self.at, digest)
 

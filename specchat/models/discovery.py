@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+from specchat.default_model import default_model
+from specchat.engine.header_reader import forget_arrays
 from specchat.errors import ModelFileError
 from specchat.models.facts import Facts, FactsCache
 from specchat.models.places import Candidate, candidates, known_places
@@ -34,23 +38,27 @@ def discover(
 def scan(
     folders: Iterable[Path] = (), *, files: Iterable[Path] = (), cache: FactsCache | None = None
 ) -> Iterator[Found]:
-    """Yield models as they are found: `files`, then the user's `folders`, then the folders of
-    specchat and other programs. Files that change, vanish or cannot be read come with a
-    problem; nothing is raised. What was read is kept for the next time, also when the caller
-    stops early.
+    """Yield models as they are found: `files`, the embedded one, the user's `folders`, then
+    the folders of specchat and other programs.
+
+    Files that change, vanish or cannot be read come with a problem; nothing is raised. What
+    was read is kept for the next time, also when the caller stops early.
     """
     cache = cache or FactsCache()
     seen: set[Path] = set()
-    named = (Candidate(path, "", path.stem) for path in files)
+    named = [Candidate(path, "", path.stem) for path in files]
+    with suppress(ModelFileError):  # it may not be installed
+        named.append(Candidate(default_model(), "specchat", default_model().stem))
     found = (c for place in known_places(folders) for c in candidates(place))
     try:
-        for candidate in (*named, *found):
+        for candidate in chain(named, found):
             real = _real(candidate.path)
             if real not in seen:
                 seen.add(real)
                 yield _read(candidate, real, cache)
     finally:
         cache.save()
+        forget_arrays()
 
 
 def _real(path: Path) -> Path:

@@ -166,6 +166,6 @@ def _restored(state: Any) -> Facts | None:
     names = {f.name for f in fields(Facts)}
     if not isinstance(state, dict) or set(state) != names:
         return None
-    if not isinstance(state["tokenizer"], list):
+    if not isinstance(state["tokenizer"], (list, tuple)):
         return None
     return Facts(**{**state, "tokenizer": tuple(state["tokenizer"])})

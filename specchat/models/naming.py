@@ -25,14 +25,6 @@ class Resolved:
     template: str | None = None
 
 
-def is_path(text: str) -> bool:
-    """Whether `text` means a file, by its form or because there is one."""
-    try:
-        return text.lower().endswith(".gguf") or Path(text).parent != Path() or Path(text).exists()
-    except (OSError, ValueError):
-        return True
-
-
 def resolve(
     name: str,
     *,
@@ -54,7 +46,7 @@ def resolve(
         own = next((f for f in found if f.name == name and f.facts is not None), None)
         if own is not None:
             return Resolved(own.path)
-        raise UnknownModelError(name, registry.nearest(name))
+        raise UnknownModelError(name, registry.nearest(name, [f.name for f in found if f.facts]))
     pair = registry.pair(name)
     state = status(registry, name, found)
     wanted = [pair.target] + ([pair.draft] if draft and pair.draft else [])

@@ -87,6 +87,9 @@ def candidates(place: Place) -> Iterator[Candidate]:
     """
     if place.program == "Ollama" and _is_dir(place.folder / "manifests"):
         yield from _ollama(place.folder)
+    elif place.program == "Hugging Face":  # the same cache holds data sets and other weights
+        for folder in sorted(place.folder.glob("models--*/snapshots")):
+            yield from _walk(Place(place.program, folder))
     else:
         yield from _walk(place)
 

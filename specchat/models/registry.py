@@ -124,11 +124,15 @@ class Registry:
             return self.files[name]
         raise UnknownModelError(name, self.nearest(name))
 
-    def nearest(self, name: str) -> list[str]:
-        """Known names that look like `name`, best first; at most three."""
-        names = [*self.pairs, *self.files]
-        close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-        return list(dict.fromkeys([*close, *(n for n in names if name.lower() in n)]))[:3]
+    def nearest(self, name: str, others: Iterable[str] = ()) -> list[str]:
+        """Names (of the registry and `others`) that look like `name`, best first, at most
+        three.
+        """
+        names = {n.casefold(): n for n in (*others, *self.files, *self.pairs)}
+        wanted = name.casefold()
+        inside = sorted((n for n in names if wanted in n), key=len)
+        close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+        return [names[n] for n in dict.fromkeys([*close, *inside])][:3]
 
 
 def packaged_path() -> Path:
