@@ -262,6 +262,7 @@ def test_models_are_listed(tiny: Path, tmp_path: Path) -> None:
     assert any("[31mre[b]d" in x and str(folder) in x for x in lines)
     assert any("x.gguf is damaged" in x for x in lines)
     assert any("smollm2-1.7b" in x and "to download" in x for x in lines)
+    assert str(home / "config/specchat/models.toml") in lines[-1]
     listed = json.loads(specchat(home, "models", "--json").stdout)
     assert len(listed["files"]) == 4
     assert {f["problem"] is None for f in listed["files"]} == {True, False}

@@ -138,6 +138,7 @@ def _ranked(draft: RankedDraft) -> dict[str, Any]:
 
 def _show(registry: Registry, found: Sequence[Found], pairs: Sequence[PairStatus]) -> None:
     from specchat.cli.tables import console, size, table
+    from specchat.models.registry import user_path
 
     out = console()
     rows = table(
@@ -169,6 +170,8 @@ def _show(registry: Registry, found: Sequence[Found], pairs: Sequence[PairStatus
         out.print("")
         out.print("Known pairs (-m NAME uses one, specchat pull NAME downloads it):")
         out.print(rows)
+    out.print("")
+    out.print(f"Your own pairs and folders: {user_path()}")
 
 
 def _state(registry: Registry, status: PairStatus) -> str:

@@ -44,10 +44,10 @@ class Sampling(_Entry):
 
 
 class ModelFile(_Entry):
-    """A GGUF of a Hub repository. `size` is in bytes and `sha256` in hexadecimal, both over
-    all parts (`sha256` only for a file of one part); None where not known. `path` names a
-    file of this machine instead of a repository. `unverified` lists the keys that were not
-    checked against a public page.
+    """A GGUF of a Hub repository. `size` is in bytes and `sha256` in hexadecimal, of all
+    parts together (`sha256` only for a file of one part); None where not known. `path` names a
+    file of this machine instead of a repository. `unverified` lists keys that only one public
+    source tells.
     """
 
     repo: str | None = Field(default=None, pattern=r"^[\w.-]+/[\w.-]+$")
@@ -79,7 +79,7 @@ class ModelFile(_Entry):
 class Pair(_Entry):
     """`target` and `draft` name entries of `[files]`. `context` is in tokens, 0 specchat's
     default. `template` is a Jinja file that replaces the GGUF's chat template: absolute, or
-    beside the `models.toml` that names it.
+    beside the `models.toml` that names it. `unverified` lists keys that were not checked.
     """
 
     target: _Name
@@ -87,7 +87,7 @@ class Pair(_Entry):
     context: int = Field(default=0, ge=0, le=2**31 - 1)
     sampling: Sampling = Sampling()
     template: str | None = None
-    note: str = ""
+    unverified: tuple[str, ...] = Field(default=(), strict=False)
 
 
 class _Tables(_Entry):
