@@ -182,6 +182,14 @@ def test_a_long_common_beginning_is_copied_to_another_slot(service: Service) -> 
     assert two.finish.usage.cached_tokens > 40
 
 
+def test_choices_of_one_prompt_read_it_once(service: Service) -> None:
+    prompt = [Message("user", LONG[:900])]
+    first, second = (Answer().submit(service, prompt, settings(3)) for _ in range(2))
+    counts = [answer.wait().finish.usage for answer in (first, second)]
+    assert counts[0].cached_tokens == 0
+    assert counts[1].cached_tokens > 0.7 * counts[1].prompt_tokens
+
+
 def test_call_runs_between_steps_and_raises_here(service: Service) -> None:
     running = ask(service, QUESTIONS[0], 30)
     name = service.call(lambda: threading.current_thread().name)

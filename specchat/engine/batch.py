@@ -1,13 +1,15 @@
 """Many generations, few model calls: whoever waits for the same model shares a call.
 
-Draft models are served first, so that sequences draft together and all verifications of a
-round meet in one target call; prompt chunks ride along where there is room.
+A cycle serves draft models first, so that sequences draft together, and ends with one target
+call in which all verifications meet. Prompts are read in pieces beside that, one a model and
+cycle, small enough that nobody's stream stalls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from time import perf_counter
 
 from specchat.engine.events import Event
@@ -17,6 +19,9 @@ from specchat.errors import Cancelled, DecodeError
 
 Observe = Callable[[Model, Sequence[Evaluate], float], None]
 
+_STALL = 0.25  # seconds that a neighbour's prompt may hold up a stream, each cycle
+_SMALLEST, _FIRST = 16, 48  # prompt tokens in such a call: at least, and before any was timed
+
 
 @dataclass(slots=True, eq=False)
 class Running:
@@ -24,6 +29,8 @@ class Running:
 
     steps: Steps
     emit: Callable[[Event], None]
+    priority: int = 0
+    served: int = 0  # when it was last part of a target call
     request: Evaluate | None = None
     error: BaseException | None = None
     done: bool = False
@@ -44,6 +51,9 @@ class Running:
             self.error, self.done = error, True
 
 
+Pair = tuple[Running, Evaluate]  # a generation and what it waits for
+
+
 class Batch:
     """Runs generations side by side, one shared model call per `step`."""
 
@@ -52,19 +62,23 @@ class Batch:
         self.target = target
         self.running: list[Running] = []
         self._observe = observe
+        self._turns = count(1)
+        self._fed: set[int] = set()  # models (by id) that read a piece of prompt this cycle
+        self._pace: dict[int, float] = {}  # seconds per prompt token, by model
 
-    def add(self, steps: Steps, emit: Callable[[Event], None]) -> Running:
-        """Start a generation; it stops being run when its `done` is true."""
-        entry = Running(steps, emit)
+    def add(self, steps: Steps, emit: Callable[[Event], None], priority: int = 0) -> Running:
+        """Start a generation; it stops being run when its `done` is true. Prompts of higher
+        `priority` are read first.
+        """
+        entry = Running(steps, emit, priority)
         self.running.append(entry)
         entry.advance(lambda: next(steps))
         self._sweep()
         return entry
 
-    def remove(self, entry: Running) -> None:
-        """Stop a generation; it rolls its caches back."""
-        entry.steps.close()
-        entry.done = True
+    def cancel(self, entry: Running) -> None:
+        """Let a generation end now, whatever it waits for."""
+        self._fail([entry], Cancelled("The request was cancelled."))
         self._sweep()
 
     def step(self) -> bool:
@@ -72,52 +86,84 @@ class Batch:
         chosen = self._choose()
         if not chosen:
             return False
-        requests = [entry.request for entry in chosen if entry.request is not None]
+        requests = [request for _, request in chosen]
         model = requests[0].cache.model
         start = perf_counter()
         try:
             rows = model.evaluate(requests)
         except Cancelled as error:
-            self._fail(chosen, error)
+            self._fail([entry for entry, _ in chosen], error)
         except DecodeError as error:
             if len(chosen) == 1:
-                self._fail(chosen, error)
+                self._fail([chosen[0][0]], error)
             else:  # find out whose request it was
-                for entry in chosen:
-                    self._alone(entry)
+                for entry, request in chosen:
+                    self._alone(entry, request)
         else:
-            if self._observe:
-                self._observe(model, requests, perf_counter() - start)
-            for entry, answer in zip(chosen, rows, strict=True):
+            self._learn(model, requests, perf_counter() - start)
+            for (entry, _), answer in zip(chosen, rows, strict=True):
                 self._answer(entry, answer)
         self._sweep()
         return bool(self.running)
 
-    def _choose(self) -> list[Running]:
-        """Those whose requests go into the next call, within the model's limits."""
+    def _learn(self, model: Model, requests: Sequence[Evaluate], seconds: float) -> None:
+        tokens = sum(len(request.tokens) for request in requests)
+        if tokens >= _SMALLEST and not all(request.outputs for request in requests):
+            known = self._pace.get(id(model), seconds / tokens)
+            self._pace[id(model)] = known + 0.3 * (seconds / tokens - known)
+        if self._observe:
+            self._observe(model, requests, seconds)
+
+    def _choose(self) -> list[Pair]:
+        """Who takes part in the next call, and with what, within the model's limits."""
         waiting = [(entry, entry.request) for entry in self.running if entry.request]
-        if not waiting:
-            return []
-        models = [request.cache.model for _, request in waiting]
-        model = next((m for m in models if m is not self.target), self.target)
-        # Those with outputs (somebody is reading along) before prompt chunks.
-        waiting.sort(key=lambda pair: pair[1].outputs == 0)
-        chosen: list[Running] = []
+        rounds = [pair for pair in waiting if pair[1].outputs]  # somebody is reading along
+        rounds.sort(key=lambda pair: pair[0].served)  # where not all fit, all have their turn
+        prompts = [pair for pair in waiting if not pair[1].outputs]
+        prompts.sort(key=lambda pair: -pair[0].priority)
+        if not rounds:
+            self._fed.clear()
+        model = self._next_model(rounds, prompts)
+        chosen: list[Pair] = []
         room = model.max_batch
-        for entry, request in waiting:
+        for entry, request in rounds:
             # The first goes in whatever its size: what no call can take, the model refuses.
             if request.cache.model is model and (not chosen or len(request.tokens) <= room):
-                chosen.append(entry)
+                chosen.append((entry, request))
                 room -= len(request.tokens)
+        if rounds:
+            room = 0 if id(model) in self._fed else min(room, self._piece(model))
+        for entry, request in prompts:
+            if request.cache.model is model and room > 0:
+                piece = request.tokens[:room]
+                chosen.append((entry, Evaluate(request.cache, piece, 0)))
+                room -= len(piece)
+                self._fed.add(id(model))
+        if model is self.target:
+            self._fed.clear()
+            for entry, _ in chosen:
+                entry.served = next(self._turns)
         return chosen
+
+    def _next_model(self, rounds: Sequence[Pair], prompts: Sequence[Pair]) -> Model:
+        """Draft models that draft, then those with a piece of prompt to read, the target."""
+        for _, request in (*rounds, *prompts):
+            model = request.cache.model
+            if model is not self.target and (request.outputs or id(model) not in self._fed):
+                return model
+        return self.target
+
+    def _piece(self, model: Model) -> int:
+        """How many prompt tokens to read in a call that others wait for."""
+        pace = self._pace.get(id(model))
+        return _FIRST if pace is None else max(_SMALLEST, int(_STALL / pace))
 
     def _answer(self, entry: Running, rows: Logits) -> None:
         entry.advance(lambda: entry.steps.send(rows))
 
-    def _alone(self, entry: Running) -> None:
-        assert entry.request is not None
+    def _alone(self, entry: Running, request: Evaluate) -> None:
         try:
-            rows = entry.request.cache.model.evaluate([entry.request])[0]
+            rows = request.cache.model.evaluate([request])[0]
         except (Cancelled, DecodeError) as error:
             self._fail([entry], error)
         else:

@@ -227,9 +227,9 @@ class Engine:
         return self._run(Generation(request, slot.target, policy, tokenizer), slot, cancel)
 
     def _run(self, generation: Generation, slot: Slot, cancel: Cancel) -> Steps:
-        self._slots.occupy(slot, len(generation.context))
+        self._slots.occupy(slot, generation.request.prompt)
         if len(self._slots.all) == 1:  # aborting a call would end the neighbours' answers too
-            cancel.attach([m for m in (self.target, self.draft) if m is not None])
+            cancel.attach(self.models)
         try:
             yield from generation.run()
         finally:
@@ -241,16 +241,21 @@ class Engine:
         self._slots.close()
 
     @property
+    def models(self) -> tuple[LlamaModel, ...]:
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
     def idle_slots(self) -> int:
         return self._slots.idle
 
-    def share(self, busy: int, chunk: int | None) -> None:
-        """`busy` sequences share each call; prompts go in pieces of `chunk` tokens."""
+    def should_wait(self, prompt: Sequence[int]) -> bool:
+        """Whether an answer that has begun is reading much of `prompt` just now."""
+        return self._slots.promised(prompt)
+
+    def share(self, busy: int) -> None:
+        """`busy` sequences share each call."""
         if self._calibration is not None:
             self._calibration.costs.busy = busy
-        for model in (self.target, self.draft):
-            if model is not None:
-                model.prefill_chunk = min(chunk or model.options.prefill_chunk, model.max_batch)
 
     def observe(self, model: Model, requests: Sequence[Evaluate], seconds: float) -> None:
         """Learn from the time of a model call."""

@@ -119,7 +119,8 @@ class Generation:
                 raise Cancelled("The answer was stopped.")
             depth, start = len(self.target.tokens), perf_counter()
             yield Evaluate(self.target, chunk, 0)
-            self.policy.prefilled(len(chunk), depth, perf_counter() - start)
+            read = len(self.target.tokens) - depth
+            self.policy.prefilled(read, depth, perf_counter() - start)
             yield Prefill(len(self.target.tokens), len(prompt), cached)
         for drafter in self.policy.drafters:
             if self.policy.wants(drafter):

@@ -38,7 +38,10 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """A request: append `tokens` to `cache` and return the logits of the last `outputs`."""
+    """A request: append `tokens` to `cache` and return the logits of the last `outputs`.
+
+    One without outputs may be carried out in part: ask again for what the cache lacks.
+    """
 
     cache: Cache
     tokens: Sequence[int]

@@ -19,7 +19,6 @@ from specchat.engine.events import Event
 from specchat.engine.messages import Message
 from specchat.errors import Cancelled, QueueFullError, SpecchatError
 
-_SHARED_CHUNK = 48  # prompt tokens per call while others are being answered
 _CLOSING = "The engine is shutting down."
 
 log = logging.getLogger(__name__)
@@ -38,6 +37,7 @@ class Ticket:
     priority: int
     order: int
     cancel: Cancel = field(default_factory=Cancel)
+    prompt: Sequence[int] | None = None  # once made
 
 
 class Service:
@@ -165,8 +165,8 @@ class Service:
                 except BaseException as error:
                     answer.put((False, error))
             self._admit()
-            self._share()
-            self._batch.step()
+            self._sweep()
+            self._step()
             self._settle()
         for _, answer in calls:  # nobody may wait for a thread that is gone
             answer.put((False, SpecchatError(_CLOSING)))
@@ -178,30 +178,49 @@ class Service:
             with self._lock:
                 dropped = [t for t in self._waiting if t.cancel.is_set()]
                 self._waiting = [t for t in self._waiting if not t.cancel.is_set()]
-                ticket = None
-                if self._waiting and self.engine.idle_slots:
-                    ticket = self._waiting.pop(0)
+                ticket = self._waiting[0] if self._waiting and self.engine.idle_slots else None
             for other in dropped:
                 _report(other, Cancelled("The request was cancelled."))
-            if ticket is None:
+            if ticket is None or not self._start(ticket):
                 return
-            try:
-                steps = self.engine.start(
-                    ticket.make_prompt(self.engine), ticket.settings, ticket.cancel
-                )
-            except Exception as error:
-                _report(ticket, error)
-                continue
-            entry = self._batch.add(steps, ticket.on_event)
-            with self._lock:
+
+    def _start(self, ticket: Ticket) -> bool:
+        """Start the first that waits. False if it had better wait on."""
+        entry, failure = None, None
+        try:
+            if ticket.prompt is None:
+                ticket.prompt = ticket.make_prompt(self.engine)
+            if self.engine.should_wait(ticket.prompt):
+                return False
+            steps = self.engine.start(ticket.prompt, ticket.settings, ticket.cancel)
+            entry = self._batch.add(steps, ticket.on_event, ticket.priority)
+        except Exception as error:
+            failure = error
+        with self._lock:
+            self._waiting.remove(ticket)
+            if entry is not None:
                 self._running[entry] = ticket
                 if self._stopping:  # `close` saw it neither waiting nor running
                     ticket.cancel.set()
+        if failure is not None:
+            _report(ticket, failure)
+        return True
 
-    def _share(self) -> None:
-        """Adapt to how many are being answered: chunk size, cost of a draft token."""
-        busy = len(self._batch.running)
-        self.engine.share(max(1, busy), _SHARED_CHUNK if busy > 1 else None)
+    def _sweep(self) -> None:
+        """End those that were cancelled, whatever they wait for."""
+        for entry, ticket in self._running.items():
+            if ticket.cancel.is_set():
+                self._batch.cancel(entry)
+        self._settle()
+
+    def _step(self) -> None:
+        """One model call. With neighbours in it no answer may abort it, for theirs would end."""
+        tickets = list(self._running.values())
+        self.engine.share(max(1, len(tickets)))
+        alone = tickets[0].cancel if len(tickets) == 1 else Cancel()
+        alone.attach(self.engine.models)
+        self._batch.step()
+        alone.attach(())
 
     def _settle(self) -> None:
         """Report the finished ones."""

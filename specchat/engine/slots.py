@@ -24,7 +24,7 @@ class Slot:
     draft: LlamaCache | None
     busy: bool = False
     used: int = 0
-    prompt: int = 0  # length of the prompt it answered last
+    prompt: Sequence[int] = ()  # that it answers, or answered last
 
 
 class Slots:
@@ -54,7 +54,7 @@ class Slots:
         if not idle:
             return None
         shared = {id(slot): common_prefix(slot.target.tokens, prompt) for slot in self.all}
-        same = [s for s in idle if shared[id(s)] >= max(1, min(s.prompt, len(prompt)) - _TURN)]
+        same = [s for s in idle if shared[id(s)] >= max(1, min(len(s.prompt), len(prompt)) - _TURN)]
         can_copy = self._can_copy()
         chosen = min(idle, key=lambda slot: slot.used)
         if same or not can_copy:
@@ -67,8 +67,20 @@ class Slots:
                 self._copy(source, chosen, shared[id(source)], prompt)
         return chosen
 
-    def occupy(self, slot: Slot, prompt: int) -> None:
-        """An answer to `prompt` tokens begins in `slot`.
+    def promised(self, prompt: Sequence[int]) -> bool:
+        """Whether a busy slot will soon hold much more of `prompt` than any does now: such as
+        another choice of the same request.
+        """
+        if not self._can_copy():
+            return False
+        held = max(common_prefix(slot.target.tokens, prompt) for slot in self.all)
+        return any(
+            slot.busy and common_prefix(slot.prompt[:-1], prompt) >= held + _WORTH_COPYING
+            for slot in self.all
+        )
+
+    def occupy(self, slot: Slot, prompt: Sequence[int]) -> None:
+        """An answer to `prompt` begins in `slot`.
 
         Raises BusyError if another got there first.
         """
