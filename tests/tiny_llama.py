@@ -6,11 +6,12 @@ import numpy as np
 WIDTH, HEADS, FEED, BLOCKS = 32, 2, 64, 2
 
 
-def write_tiny_llama(path, seed=1, noise=0.0):
+def write_tiny_llama(path, seed=1, noise=0.0, pooling=None):
     """Write a model with random weights drawn from `seed`.
 
     `noise` shifts every weight by that share of its standard deviation: such a model is
-    near the one of the same seed without noise, and can draft for it.
+    near the one of the same seed without noise, and can draft for it. With `pooling` (1 mean,
+    3 last) it is an embedding model.
     """
     weights, shift = (np.random.default_rng(s) for s in (seed, seed + 1000))
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -28,6 +29,8 @@ def write_tiny_llama(path, seed=1, noise=0.0):
     writer.add_feed_forward_length(FEED)
     writer.add_head_count(HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
+    if pooling is not None:
+        writer.add_pooling_type(gguf.PoolingType(pooling))
 
     def tensor(name, rows, columns, scale=1.0):
         values = weights.normal(size=(rows, columns)) + noise * shift.normal(size=(rows, columns))

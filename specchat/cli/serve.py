@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from specchat.cli import options
 from specchat.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from specchat.engine.llama import EmbeddingModel
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,6 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group.add_argument("--parallel", type=int, default=2, metavar="N", help="answers side by side")
     group.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait")
     group.add_argument("--alias", metavar="NAME", help="model name that clients see")
+    group.add_argument("--embeddings", metavar="GGUF", help="a second model, for /v1/embeddings")
     options.add_model_flags(parser)
     options.add_sampling_flags(parser)
     parser.set_defaults(run=run)
@@ -64,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
         service = Service(options.load_engine(args, sequences=args.parallel), waiting=args.queue)
         try:
             service.call(lambda: service.engine.calibration)  # not at the first client's expense
-            app = create_app(service, door=door, defaults=defaults, model=args.alias)
+            embedder = _embedder(args)
+            app = create_app(
+                service, door=door, defaults=defaults, model=args.alias, embedder=embedder
+            )
             _announce(args.host, sock.getsockname()[1])
             Server(app).run(sockets=[sock])
         finally:
@@ -72,6 +80,14 @@ def run(args: argparse.Namespace) -> int:
     finally:
         sock.close()
     return 0
+
+
+def _embedder(args: argparse.Namespace) -> EmbeddingModel | None:
+    if not args.embeddings:
+        return None
+    from specchat.engine.llama import EmbeddingModel
+
+    return EmbeddingModel.load(args.embeddings, n_gpu_layers=args.gpu_layers, threads=args.threads)
 
 
 def _key(file: str | None) -> str | None:

@@ -14,9 +14,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from specchat.engine.engine import Settings
+from specchat.engine.llama import EmbeddingModel
 from specchat.engine.service import Service
 from specchat.errors import SpecchatError
-from specchat.server import chat, completions, models, openapi, responses
+from specchat.server import chat, completions, embeddings, models, openapi, responses
 from specchat.server.context import Context, context
 from specchat.server.errors import ApiError, from_engine
 from specchat.server.jobs import Jobs
@@ -32,9 +33,10 @@ def create_app(
     door: Door | None = None,
     defaults: Settings | None = None,
     model: str | None = None,
+    embedder: EmbeddingModel | None = None,
 ) -> Starlette:
     """`defaults` answer what a request leaves open; `model` is the name clients see (else
-    the target file's). The service stays the caller's.
+    the target file's). Service and embedder stay the caller's.
     """
     door = door or Door()
     metrics = Metrics(service)
@@ -51,7 +53,7 @@ def create_app(
         Route("/v1/chat/completions", _stored),
         Route("/v1/completions", completions.create, methods=["POST"]),
         Route("/v1/responses", responses.create, methods=["POST"]),
-        Route("/v1/embeddings", _embeddings, methods=["POST"]),
+        Route("/v1/embeddings", embeddings.create, methods=["POST"]),
     ]
     middleware = [Middleware(Guard, door, metrics, [route.path for route in routes])]
     if door.origins:
@@ -80,6 +82,7 @@ def create_app(
         model=model or service.engine.target.path.stem,
         metrics=metrics,
         jobs=Jobs(service),
+        embedder=embedder,
     )
     return app
 
@@ -104,15 +107,6 @@ async def _docs(request: Request) -> Response:
 
 async def _stored(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": [], "has_more": False})  # nothing ever is
-
-
-async def _embeddings(request: Request) -> Response:
-    raise ApiError(
-        400,
-        "The loaded model generates text; it makes no embeddings.",
-        param="model",
-        code="not_supported",
-    )
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

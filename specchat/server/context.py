@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from specchat import __version__
 from specchat.engine.engine import Engine, Settings
+from specchat.engine.llama import EmbeddingModel
 from specchat.engine.service import Service
 from specchat.server.jobs import Jobs
 from specchat.server.metrics import Metrics
@@ -25,6 +26,7 @@ class Context:
     model: str
     metrics: Metrics
     jobs: Jobs
+    embedder: EmbeddingModel | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -1,4 +1,4 @@
-"""GET /v1/models: the one model that is loaded, under whatever name a client asks for it."""
+"""GET /v1/models: what is loaded; the model that chats answers to any name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from specchat.engine.llama import EmbeddingModel
 from specchat.server.context import Context, context
 from specchat.server.errors import ApiError
 
 
 async def listed(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": [_model(context(request))]})
+    server = context(request)
+    found = [_model(server)]
+    if server.embedder is not None:
+        found.append({**found[0], "id": server.embedder.path.stem, "meta": _meta(server.embedder)})
+    return JSONResponse({"object": "list", "data": found})
 
 
 async def one(request: Request) -> Response:
@@ -22,6 +27,10 @@ async def one(request: Request) -> Response:
 
 async def deleted(request: Request) -> Response:
     raise ApiError(403, "The loaded model cannot be deleted.", code="not_supported")
+
+
+def _meta(embedder: EmbeddingModel) -> dict[str, Any]:
+    return {"n_ctx": embedder.n_ctx, "n_embd": embedder.width}
 
 
 def _model(server: Context) -> dict[str, Any]:

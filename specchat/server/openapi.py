@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from specchat import __version__
+from specchat.server.embeddings import EmbeddingRequest
 from specchat.server.responses_input import ResponsesRequest
 from specchat.server.schemas import ChatRequest, CompletionRequest
 
@@ -18,6 +19,7 @@ _POSTS: dict[str, tuple[str, type[BaseModel]]] = {
     "/v1/chat/completions": (f"Answer a conversation. {_STREAM}", ChatRequest),
     "/v1/completions": (f"Continue a text or token ids. {_STREAM}", CompletionRequest),
     "/v1/responses": (f"Answer a conversation; nothing is stored. {_STREAM}", ResponsesRequest),
+    "/v1/embeddings": ("Vectors of texts, with an embedding model.", EmbeddingRequest),
 }
 _GETS = {
     "/v1/models": "The loaded model.",

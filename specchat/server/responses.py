@@ -89,7 +89,8 @@ def _complete(server: Context, response: dict[str, Any], answer: Answer, output:
         "usage": {
             "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": {
-                "cached_tokens": counts["prompt_tokens_details"]["cached_tokens"]
+                "cached_tokens": counts["prompt_tokens_details"]["cached_tokens"],
+                "cache_write_tokens": 0,  # required by openai-python from 3.50 on
             },
             "output_tokens": counts["completion_tokens"],
             "output_tokens_details": {

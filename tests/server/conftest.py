@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import openai
 import pytest
 
 from specchat.engine.engine import Engine, Settings
-from specchat.engine.llama import ModelOptions
+from specchat.engine.llama import EmbeddingModel, ModelOptions
 from specchat.engine.sampling import SamplingParams
 from specchat.engine.service import Service
 from specchat.server.app import create_app
@@ -90,10 +91,13 @@ def single(smollm2: Any) -> Iterator[Endpoint]:
 
 
 @contextmanager
-def serving(service: Service, door: Door | None = None) -> Iterator[Endpoint]:
+def serving(
+    service: Service, door: Door | None = None, embedder: EmbeddingModel | None = None
+) -> Iterator[Endpoint]:
     sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    server = Beside(create_app(service, door=door, defaults=DEFAULTS, model="smol"), sock)
+    app = create_app(service, door=door, defaults=DEFAULTS, model="smol", embedder=embedder)
+    server = Beside(app, sock)
     endpoint = Endpoint(port, service)
     try:
         yield endpoint
@@ -106,6 +110,12 @@ def serving(service: Service, door: Door | None = None) -> Iterator[Endpoint]:
 def endpoint(service: Service) -> Iterator[Endpoint]:
     with serving(service) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def serve_with(service: Service) -> Callable[..., Any]:
+    """Makes servers over the same engine, as context managers."""
+    return partial(serving, service)
 
 
 @pytest.fixture

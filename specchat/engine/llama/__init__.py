@@ -5,12 +5,14 @@ checked; llama.cpp's log goes to a file, never to the terminal.
 """
 
 from specchat.engine.llama.backend import default_threads, log_path, quantize
+from specchat.engine.llama.embedding import EmbeddingModel
 from specchat.engine.llama.grammar import Grammar
 from specchat.engine.llama.model import LlamaCache, LlamaModel
 from specchat.engine.llama.options import ModelOptions
 from specchat.engine.llama.tokenizer import Tokenizer
 
 __all__ = [
+    "EmbeddingModel",
     "Grammar",
     "LlamaCache",
     "LlamaModel",

@@ -1,0 +1,124 @@
+"""One GGUF loaded to turn texts into vectors, beside the pair that chats."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as C
+import numpy as np
+import numpy.typing as npt
+
+from specchat.engine.header import read_header
+from specchat.engine.llama.backend import default_threads, last_error, log, start_backend
+from specchat.engine.llama.tokenizer import Tokenizer
+from specchat.errors import BadRequestError, DecodeError, ModelLoadError, PromptTooLongError
+
+Vectors = npt.NDArray[np.float32]
+
+_LONGEST = 8192  # tokens; a whole text is one call, which needs memory for all of it
+
+
+class EmbeddingModel:
+    """Texts of at most `n_ctx` tokens become vectors of `width` numbers. Any thread may call
+    it; one text is computed at a time.
+    """
+
+    def __init__(self, path: Path, model: Any, context: Any) -> None:
+        self.path = path
+        self._model, self._context = model, context
+        self._lock = threading.Lock()
+        self._vocab = C.llama_model_get_vocab(model)
+        self.tokenizer = Tokenizer(self._vocab)
+        self.width: int = C.llama_model_n_embd_out(model)
+        self.n_ctx: int = C.llama_n_ctx(context)
+        self._encodes = C.llama_model_has_encoder(model) and not C.llama_model_has_decoder(model)
+
+    @classmethod
+    def load(cls, path: str | Path, *, n_gpu_layers: int = -1, threads: int = 0) -> EmbeddingModel:
+        """Raises ModelFileError, and ModelLoadError for a file that makes no embeddings."""
+        header = read_header(Path(path))
+        if not int(header.get("pooling_type", 0)):
+            raise ModelLoadError(
+                f"{header.path.name} is no embedding model: it does not say how to pool its "
+                "tokens. Name one that does, such as a BERT or nomic-embed GGUF."
+            )
+        start_backend()
+        log.errors.clear()
+        params = C.llama_model_default_params()
+        params.n_gpu_layers = n_gpu_layers
+        model = C.llama_model_load_from_file(os.fsencode(header.path), params)
+        if not model:
+            raise ModelLoadError(f"Cannot load {header.path}: {last_error()}")
+        context_params = C.llama_context_default_params()
+        context_params.embeddings = True
+        context_params.n_ctx = min(C.llama_model_n_ctx_train(model) or _LONGEST, _LONGEST)
+        context_params.n_batch = context_params.n_ubatch = context_params.n_ctx
+        context_params.n_threads = context_params.n_threads_batch = threads or default_threads()
+        context = C.llama_init_from_model(model, context_params)
+        if not context or C.llama_pooling_type(context) == C.LLAMA_POOLING_TYPE_RANK:
+            reason = "it ranks texts" if context else last_error()
+            if context:
+                C.llama_free(context)
+            C.llama_model_free(model)
+            raise ModelLoadError(f"{header.path.name} cannot make embeddings: {reason}.")
+        return cls(header.path, model, context)
+
+    def tokens(self, text: str) -> list[int]:
+        """Token ids with the begin and end that the model was trained with."""
+        plain = self.tokenizer.tokenize(text)
+        size = len(plain) + 8
+        raw = text.encode("utf-8", "replace")
+        buffer = (C.llama_token * size)()
+        n = C.llama_tokenize(self._vocab, raw, len(raw), buffer, size, True, False)
+        if n < 0:
+            raise BadRequestError("The text cannot be tokenised.", "input")
+        return list(buffer[:n])
+
+    def embed(self, tokens: Sequence[int]) -> Vectors:
+        """The vector of one text: shape (width,), of length 1.
+
+        Raises BadRequestError, PromptTooLongError, DecodeError.
+        """
+        n = len(tokens)
+        if not n:
+            raise BadRequestError("There is nothing to embed.", "input")
+        if n > self.n_ctx:
+            raise PromptTooLongError(n, self.n_ctx)
+        for token in (min(tokens), max(tokens)):
+            if not 0 <= token < self.tokenizer.n_vocab:
+                raise BadRequestError(
+                    f"There is no token {token}; {self.path.stem} has {self.tokenizer.n_vocab}.",
+                    "input",
+                )
+        with self._lock:
+            if not self._context:
+                raise DecodeError(f"{self.path.name} is closed.")
+            vector = self._pooled((C.llama_token * n)(*tokens), n)
+        length = float(np.linalg.norm(vector))
+        if not np.isfinite(length) or length == 0.0:
+            raise DecodeError(f"{self.path.name} made a vector that is not a number.")
+        return vector / np.float32(length)
+
+    def _pooled(self, ids: Any, n: int) -> Vectors:
+        memory = C.llama_get_memory(self._context)
+        if memory:
+            C.llama_memory_clear(memory, True)
+        call = C.llama_encode if self._encodes else C.llama_decode
+        if code := call(self._context, C.llama_batch_get_one(ids, n)):
+            raise DecodeError(f"llama.cpp returned {code} for {self.path.name}: {last_error()}")
+        pointer = C.llama_get_embeddings_seq(self._context, 0)
+        if not pointer:
+            raise DecodeError(f"{self.path.name} made no embedding.")
+        return np.array(np.ctypeslib.as_array(pointer, (self.width,)), np.float32)
+
+    def close(self) -> None:
+        """Free everything; safe to call twice."""
+        with self._lock:
+            if self._context:
+                C.llama_free(self._context)
+                C.llama_model_free(self._model)
+                self._context = self._model = None
