@@ -22,6 +22,7 @@ _BIN_MEMORY = 0.997  # the same for the shape of the calibration, which changes 
 _PRIOR_WEIGHT = 6.0  # judged tokens that the prior is worth in each bin
 _COMMON_WEIGHT = 5.0  # and over all bins
 _CURIOSITY = 0.12  # what a bin never judged is given beyond its estimate, to be tried at all
+_HOPE = 0.2  # half a standard deviation of one token's acceptance, for the level's doubt
 _RELAX = 0.6  # what the recent level keeps from one answer to the next
 
 
@@ -80,7 +81,9 @@ class Acceptance:
         shape = (_PRIOR_WEIGHT * self._prior + self._kept) / (_PRIOR_WEIGHT + self._count)
         # The recent level against what the calibration expected of the same tokens.
         kept, expected = self._common + _COMMON_WEIGHT
-        level = float(kept / expected)
+        # Given the benefit of the doubt: drafting in vain for a round costs less than not
+        # drafting for an answer, and soon removes the doubt.
+        level = float(kept / expected + _HOPE / expected**0.5)
         curiosity = _CURIOSITY / (1.0 + self._count)
         self._chance = np.clip(shape * level + curiosity, 0.0, 0.995).tolist()
 
