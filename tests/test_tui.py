@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from recorded_engine import Recorded
-from textual.pilot import Pilot
 from textual.widgets import Input, Markdown, OptionList
+from tui_driver import SIZE, app_with, ask, begin, send, shown_by, texts, until
 
 from specchat.engine.engine import Engine, Settings
 from specchat.engine.llama import ModelOptions
@@ -20,13 +20,9 @@ from specchat.history import History, Status
 from specchat.tui.app import SpecchatApp
 from specchat.tui.commands import actions
 from specchat.tui.messages import Load
-from specchat.tui.preferences import Preferences
-from specchat.tui.screens.main import MainScreen
 from specchat.tui.session import Session
 from specchat.tui.widgets.inspector import Inspector
-from specchat.tui.widgets.message import MessageView
 
-SIZE = (120, 36)
 HOSTILE = (
     "[/INST] [bold]not markup[/bold] [",
     "\x1b[2J\x1b]0;title\x07\x9b31mred",
@@ -37,54 +33,6 @@ HOSTILE = (
     "\r\r\b\b\x00",
     "| a | b |\n|---|\n```\nopen fence <script> [link](javascript:x) ![i](http://x/y.png)",
 )
-
-
-def app_with(
-    engine: object, history: History | None = None, *, view: str = "tokens", **more: object
-) -> SpecchatApp:
-    session = Session(lambda progress: engine, Settings)  # type: ignore[arg-type,return-value]
-    preferences = Preferences(view=view)
-    return SpecchatApp(session, history or History(None), preferences=preferences, **more)  # type: ignore[arg-type]
-
-
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            await pilot.pause()
-            return
-        await pilot.pause(0.02)
-    pytest.fail("the app never got there")
-
-
-async def begin(pilot: Pilot[None]) -> MainScreen:
-    screen = pilot.app.main  # type: ignore[attr-defined]
-    await until(pilot, lambda: screen.ready is not None)
-    return screen
-
-
-async def send(pilot: Pilot[None], text: str) -> None:
-    screen = pilot.app.main  # type: ignore[attr-defined]
-    screen.prompt.load(text)
-    screen.prompt.focus()
-    await pilot.press("enter")
-
-
-async def ask(pilot: Pilot[None], text: str) -> MessageView:
-    """Ask and wait for the whole answer."""
-    screen = pilot.app.main  # type: ignore[attr-defined]
-    before = len(screen.chat.path)
-    await send(pilot, text)
-    await until(pilot, lambda: len(screen.chat.path) == before + 2 and not screen.busy)
-    await until(pilot, lambda: screen.view.messages[-1].is_mounted)
-    return screen.view.messages[-1]
-
-
-def texts(screen: MainScreen) -> list[str]:
-    return [m.content for m in screen.chat.path]
-
-
-def shown_by(app: SpecchatApp, selector: str) -> str:
-    return str(app.screen.query_one(selector).render())  # type: ignore[attr-defined]
 
 
 # -- chat -----------------------------------------------------------------------------
@@ -101,8 +49,8 @@ async def test_a_question_is_answered_saved_and_the_figures_shown() -> None:
         assert "tok/call" in shown_by(app, "#figures")
         assert "accepted" in shown_by(app, "#figures")
         assert "drafting while it pays" in shown_by(app, "#reason")
-        assert "/512" in shown_by(app, "#context")
-        assert "17/512" in shown_by(app, "#context")
+        assert "of 512" in shown_by(app, "#context")
+        assert "17 of 512" in shown_by(app, "#context")
         assert "tok/call" in str(view.query_one(".who").render())  # type: ignore[attr-defined]
         await ask(pilot, "And again")
         assert [m.role for m in engine.asked[1]] == ["system", "user", "assistant", "user"]
@@ -321,11 +269,11 @@ async def test_the_inspector_walks_over_tokens_and_rounds() -> None:
         await pilot.pause()
         assert view.cursor == 2
         assert not view.query_one(Markdown).display
-        assert "p target  0.5000" in shown_by(app, "#token-numbers")
-        assert "kept with 0.9000" in shown_by(app, "#token-numbers")
-        assert "refused here: “ refused”" in shown_by(app, "#token-numbers")
-        assert "other" in shown_by(app, "#token-target")
-        assert "2 of 3 kept" in shown_by(app, "#token-round")
+        assert "p target   0.5000" in shown_by(app, "#token-numbers")
+        assert "acceptance 0.9000" in shown_by(app, "#token-numbers")
+        assert "refused here: “ refused” (2)" in shown_by(app, "#token-refused")
+        assert "1 “ other”" in shown_by(app, "#token-table")
+        assert "2/3" in shown_by(app, "#token-round")
         await pilot.press("home")
         assert view.cursor == 0
         await pilot.press("n")

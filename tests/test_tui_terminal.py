@@ -103,7 +103,7 @@ def answer(home: Path) -> str:
 def test_from_start_to_quit(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     app = terminal("-n", "8", "--temperature", "0")
     app.type(b"Say hello.\r")
-    app.see("· 8 tokens".encode())
+    app.read_until(lambda: [m.status for m in stored(tmp_path)] == [Status.DONE] * 2)
     app.type(b"\x11")  # ctrl+q
     assert app.ended(20) == 0
     question, reply = stored(tmp_path)

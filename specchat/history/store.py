@@ -150,7 +150,9 @@ class History(Answers):
         with self._database.write() as db:
             id = insert(db, conversation_id, parent_id, role, clean(content))
             if role == "user":
-                title = strip_control(" ".join(clean(content).split()))[:_TITLE]
+                title = strip_control(" ".join(clean(content).split()))
+                if len(title) > _TITLE:
+                    title = title[: _TITLE - 1].rstrip() + "…"
                 db.execute(
                     "UPDATE conversations SET title = ? WHERE id = ? AND title = ''",
                     (title, conversation_id),
@@ -254,6 +256,15 @@ class History(Answers):
         """Remember how the reader looks at a message."""
         with self._database.write() as db:
             db.execute("UPDATE messages SET view = ? WHERE id = ?", (view, message_id))
+
+    def questions(self, limit: int = 100) -> list[str]:
+        """What the user asked last, in all conversations, oldest first, each once."""
+        rows = self._database.read(
+            "SELECT content FROM messages WHERE role = 'user' AND deletion IS NULL "
+            "GROUP BY content ORDER BY max(id) DESC LIMIT ?",
+            (limit,),
+        )
+        return [row["content"] for row in reversed(rows)]
 
     def search(self, query: str, limit: int = 50) -> list[SearchHit]:
         """Messages and titles that mention every term of the query (search.py says what a

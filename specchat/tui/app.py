@@ -37,7 +37,7 @@ class SpecchatApp(App[None]):
 
     CSS_PATH = "app.tcss"
     TITLE = "specchat"
-    COMMANDS = App.COMMANDS | {Commands}
+    COMMANDS: ClassVar = {Commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help"),
         Binding("ctrl+q", "quit", "Quit", priority=True),

@@ -60,6 +60,10 @@ def shown(text: str) -> str:
     return strip_control(text.replace("\r\n", "\n")).replace("\t", _TAB)
 
 
+def counted(n: int, name: str) -> str:
+    return f"{n:,} {name}" if n == 1 else f"{n:,} {name}s"
+
+
 def coloured(
     tokens: Sequence[Token], looks: Looks, *, first: int = 0, cursor: int | None = None
 ) -> Content:

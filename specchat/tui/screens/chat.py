@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -22,7 +22,8 @@ from specchat.history import Message, Record, Status
 from specchat.tui.attach import with_files
 from specchat.tui.choices import as_json
 from specchat.tui.conversation import OpenConversation
-from specchat.tui.kinds import shown
+from specchat.tui.greeting import greeting
+from specchat.tui.kinds import counted, shown
 from specchat.tui.messages import (
     Began,
     Depths,
@@ -45,8 +46,10 @@ from specchat.tui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from specchat.engine.engine import Settings
+    from specchat.tui.app import SpecchatApp
 
 _FRAMES = 20  # per second
+_RECALLED = 4000  # characters of a question that ↑ brings back; attached files are longer
 _PANEL_FROM, _CHATS_FROM = 84, 110  # columns from which there is room for them
 
 
@@ -74,6 +77,10 @@ class ChatScreen(Screen[None]):
         self._first_round = 0  # of this run of the engine, within the answer
         self._fresh: list[Token] = []
 
+    @property
+    def specchat(self) -> SpecchatApp:
+        return cast("SpecchatApp", self.app)
+
     def compose(self) -> ComposeResult:
         yield Static("specchat", id="title", markup=False)
         with Horizontal(id="body"):
@@ -97,6 +104,7 @@ class ChatScreen(Screen[None]):
         self.set_interval(1 / _FRAMES, self.drain)
         self.call_after_refresh(self.session.start)
         self.list_chats()
+        self.remember()
 
     def on_resize(self, event: Resize) -> None:
         self.fit(event.size.width)
@@ -119,21 +127,25 @@ class ChatScreen(Screen[None]):
             self._fresh = []
         if changed:
             self.show_figures()
+            if self.answer is not None:
+                self.answer.tell_progress(progress(self.stats))
         while not self._errors.empty():
             self.warn(self._errors.get())
 
     def _apply(self, update: Update) -> None:
         if isinstance(update, Prepared):
-            self.settings = update.settings
             self.problem = update.error
             if update.error is not None:
                 self.app.exit()
+            elif update.settings is not None:
+                self.use(update.settings)
         elif isinstance(update, Loading):
             self.load_running = True
             self.panel.say(f"loading {update.stage} {update.share:.0%}\nEsc cancels")
         elif isinstance(update, Ready):
             self.load_running, self.ready = False, update
             self.panel.models(update)
+            self.view.greet(greeting(self.specchat.looks, update.target))
             self.show_title()
             self.next()
         elif isinstance(update, Unloaded):
@@ -185,6 +197,11 @@ class ChatScreen(Screen[None]):
         self.chat.finished(message)
         self._recorder.finish(status, message.finish, message.content, message.reasoning, error)
         self._recorder = None
+
+    def use(self, settings: Settings) -> None:
+        """Answer with these from now on."""
+        self.settings = settings
+        self.panel.settings(settings)
 
     def close(self) -> None:
         """Save what there is; waits a moment for the disk, never for the engine."""
@@ -302,8 +319,29 @@ class ChatScreen(Screen[None]):
         return MessageView(message, record, place=place, view=view, **thinking)
 
     def show_figures(self) -> None:
-        if self.ready is not None and self.panel.display:
-            self.panel.figures(self.stats, self.depths, self.ready.n_ctx)
+        if self.panel.display:
+            n_ctx = self.ready.n_ctx if self.ready is not None else 0
+            self.panel.figures(self.stats, self.depths, n_ctx)
+
+    def recall_figures(self) -> None:
+        """Show the stored figures of the last answer on the screen."""
+        self.stats, self.depths = Stats(), None
+        answers = [v for v in self.view.messages if v.rounds]
+        for _, r in sorted(answers[-1].rounds.items()) if answers else ():
+            self.stats.add(r)
+        if self.stats.last is not None:
+            self.depths = Depths(self.stats.last.depth + self.stats.last.emitted, None)
+        self.show_figures()
+
+    def remember(self) -> None:
+        """Let ↑ recall what was asked lately, in this conversation last."""
+        mine = [m.content for m in self.chat.path if m.role == "user"]
+        try:
+            others = [text for text in self.chat.history.questions() if text not in mine]
+        except HistoryError as error:
+            others = []
+            self.warn(str(error))
+        self.prompt.remember([text for text in (*others, *mine) if len(text) <= _RECALLED])
 
     def show_title(self) -> None:
         title = " ".join(shown(self.chat.title).split()) or "New chat"
@@ -329,3 +367,13 @@ class ChatScreen(Screen[None]):
 
     def tell(self, message: str) -> None:
         self.notify(shown(message), markup=False, timeout=3)
+
+
+def progress(stats: Stats) -> str:
+    """How far a running answer is, in a few words."""
+    prefill = stats.prefill
+    if stats.rounds:
+        return f"{counted(stats.tokens, 'token')} · {stats.tokens_per_second:.1f} tok/s"
+    if prefill is not None and prefill.total:
+        return f"reading the prompt: {prefill.done:,} of {prefill.total:,} tokens"
+    return "waiting for the model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -9,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.visual import VisualType
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -33,19 +35,21 @@ class AskLine(ModalScreen[str | None]):
 
 
 class ReadScreen(ModalScreen[None]):
-    """Text to read, longer than a screen perhaps."""
+    """Titled sections to read, longer than a screen perhaps."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,f1", "dismiss(None)", "Close")]
 
-    def __init__(self, title: str, text: Content) -> None:
+    def __init__(self, title: str, sections: Iterable[tuple[str, VisualType]]) -> None:
         super().__init__()
-        self._title, self._text = title, text
+        self._title, self._sections = title, sections
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog wide"):
             yield Static(self._title, markup=False, classes="dialog-title")
             with VerticalScroll():
-                yield Static(self._text, markup=False)
+                for title, text in self._sections:
+                    yield Static(title, classes="section", markup=False)
+                    yield Static(text, markup=False)
             yield Static("↑ ↓ scroll, Esc closes", classes="hint", markup=False)
 
 

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from specchat.engine.events import Alternative, Kind, Token
 from specchat.engine.messages import Message as EngineMessage
 from specchat.errors import HistoryError
 from specchat.history import Record
 from specchat.tui.choices import as_json
 from specchat.tui.screens.chat import ChatScreen
-from specchat.tui.widgets.inspector import Inspector, drawn_round
+from specchat.tui.widgets.inspector import Inspector
 from specchat.tui.widgets.message import MessageView
 
 if TYPE_CHECKING:
-    from specchat.tui.app import SpecchatApp
+    pass
 
 
 class InspectingScreen(ChatScreen):
     """The chat, with the inspector, the rounds, settings, models and help."""
 
     inspected: MessageView | None = None
-
-    @property
-    def specchat(self) -> SpecchatApp:
-        return cast("SpecchatApp", self.app)
 
     def chosen(self, role: str = "") -> MessageView | None:
         """The message that has the focus or is inspected, else the newest of the role."""
@@ -65,7 +59,9 @@ class InspectingScreen(ChatScreen):
         self.view.release_anchor()
         token = view.select(index)
         if token is not None and view.cursor is not None:
-            inspector.show(token, view.rounds.get(token.round), view.cursor, len(view.tokens))
+            mates = [t for t in view.tokens if t.round == token.round]
+            place = f"{view.cursor + 1} of {len(view.tokens)}"
+            inspector.show(token, view.rounds.get(token.round), mates, place)
 
     def leave_inspector(self) -> None:
         if self.inspected is not None:
@@ -101,9 +97,8 @@ class InspectingScreen(ChatScreen):
         if self.ready is None or self.settings is None:
             self.tell("No model is loaded.")
             return
-        kept, at = view.tokens[: view.cursor], view.tokens[view.cursor]
-        tokens = (*kept, _alternative(event.alternative, at.round))
-        rounds = tuple(r for i, r in sorted(view.rounds.items()) if i <= at.round)
+        tokens = (*view.tokens[: view.cursor], event.token)
+        rounds = tuple(r for i, r in sorted(view.rounds.items()) if i <= event.token.round)
         self.leave_inspector()
         self.settle()
         try:
@@ -131,28 +126,26 @@ class InspectingScreen(ChatScreen):
         self.run_worker(self._rounds(), exclusive=True)
 
     async def _rounds(self) -> None:
-        from specchat.tui.screens.dialogs import ListScreen
+        from specchat.tui.screens.rounds import RoundsScreen
 
         view = self.chosen("assistant")
         if view is None or not view.rounds:
             self.tell("There are no rounds to show yet.")
             return
         rounds = [view.rounds[i] for i in sorted(view.rounds)]
-        looks = self.specchat.looks
-        lines = [
-            drawn_round(r, looks).append(f"  {1000 * r.total_seconds:.0f} ms  {r.reason}")
-            for r in rounds
-        ]
-        title = f"{len(rounds)} rounds: filled accepted, struck refused, → the target's own"
-        at = await self.app.push_screen_wait(
-            ListScreen(title, lines, "Enter inspects the round's tokens, Esc closes", len(lines))
-        )
-        if at is not None:
-            index = rounds[at].index
+        at = len(rounds) - 1
+        if view.cursor is not None:
+            wanted = view.tokens[view.cursor].round
+            at = next((i for i, r in enumerate(rounds) if r.index == wanted), at)
+        screen = RoundsScreen(rounds, view.tokens, self.specchat.looks, at)
+        chosen = await self.app.push_screen_wait(screen)
+        if chosen is not None:
+            index = rounds[chosen].index
             first = next((i for i, t in enumerate(view.tokens) if t.round == index), 0)
             self.inspect(view, first)
 
     def action_settings(self) -> None:
+        """Sampling, draft length, rule, system prompt and how the app behaves."""
         self.run_worker(self._choose_settings(), exclusive=True)
 
     async def _choose_settings(self) -> None:
@@ -164,7 +157,7 @@ class InspectingScreen(ChatScreen):
         chosen = await self.app.push_screen_wait(screen)
         if chosen is None:
             return
-        self.settings = chosen.settings
+        self.use(chosen.settings)
         self.preferences.alternatives = chosen.preferences.alternatives
         self.preferences.view = chosen.preferences.view
         self.preferences.submit_key = chosen.preferences.submit_key
@@ -178,6 +171,7 @@ class InspectingScreen(ChatScreen):
             self.warn(str(error))
 
     def action_models(self) -> None:
+        """Choose other models."""
         self.run_worker(self._choose_models(), exclusive=True)
 
     async def _choose_models(self) -> None:
@@ -189,6 +183,7 @@ class InspectingScreen(ChatScreen):
             self.session.load(self.specchat.loader(pair.target, pair.draft))
 
     def action_rename(self) -> None:
+        """Give this chat another title."""
         self.run_worker(self._rename(), exclusive=True)
 
     async def _rename(self) -> None:
@@ -209,12 +204,6 @@ class InspectingScreen(ChatScreen):
             self.warn(str(error))
         self.show_title()
         self.list_chats()
-
-
-def _alternative(a: Alternative, round_: int) -> Token:
-    """A token that the user put there; its probability is the raw model's."""
-    probability = math.exp(a.logprob)
-    return Token(a.id, a.text, Kind.PLAIN, Kind.PLAIN, round_, probability, logprob=a.logprob)
 
 
 def gguf_folders(files: list[Path], data: Path) -> list[Path]:

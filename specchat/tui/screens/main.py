@@ -12,6 +12,7 @@ from specchat.errors import HistoryError, SpecchatError
 from specchat.tui.choices import with_json
 from specchat.tui.markdown import code_blocks
 from specchat.tui.screens.inspecting import InspectingScreen
+from specchat.tui.widgets.answer_markdown import CopyLine
 from specchat.tui.widgets.history_list import HistoryList
 from specchat.tui.widgets.message import MessageView
 
@@ -115,6 +116,7 @@ class MainScreen(InspectingScreen):
         self.run_answer(view, self.chat.engine_messages(), continued=True)
 
     def action_branch(self, step: int) -> None:
+        """Turn to the branch before or after this message."""
         view = self.chosen()
         if view is None or not self.idle():
             return
@@ -144,6 +146,7 @@ class MainScreen(InspectingScreen):
             self.open_chat(conversation)
 
     def action_copy(self) -> None:
+        """Copy the chosen or newest message."""
         view = self.chosen()
         if view is not None:
             self.app.copy_to_clipboard(view.text)
@@ -159,6 +162,10 @@ class MainScreen(InspectingScreen):
         index, code = view.next_code(blocks)
         self.app.copy_to_clipboard(code)
         self.tell(f"Copied code block {index + 1} of {len(blocks)}.")
+
+    def on_copy_line_pressed(self, event: CopyLine.Pressed) -> None:
+        self.app.copy_to_clipboard(event.code)
+        self.tell("Copied the code block.")
 
     def action_view(self) -> None:
         """Show an answer as tokens or as Markdown; new answers will be shown alike."""
@@ -195,6 +202,7 @@ class MainScreen(InspectingScreen):
     # -- conversations ----------------------------------------------------------------
 
     def action_new(self) -> None:
+        """Begin another chat; this one stays in the list."""
         if self.idle():
             self.chat.new()
             self._opened()
@@ -212,7 +220,7 @@ class MainScreen(InspectingScreen):
             self.warn(str(error))
             return
         if self.settings is not None and self.chat.stored is not None:
-            self.settings = with_json(self.settings, self.chat.stored.settings)
+            self.use(with_json(self.settings, self.chat.stored.settings))
         self._opened()
         view = self.view.view_of(message_id) if message_id is not None else None
         if view is not None:
@@ -223,7 +231,8 @@ class MainScreen(InspectingScreen):
         self.stop_editing()
         self.leave_inspector()
         self.view.show(self.chat.path)
-        self.prompt.remember([m.content for m in self.chat.path if m.role == "user"])
+        self.remember()
+        self.recall_figures()
         self.show_title()
         self.list_chats()
         self.prompt.focus()
@@ -240,6 +249,7 @@ class MainScreen(InspectingScreen):
         self.view.show(self.chat.path)
         for view in self.view.messages:
             view.set_place(self.chat.place(view.message))
+        self.recall_figures()
         self.list_chats()
         return result is not False
 
@@ -269,6 +279,7 @@ class MainScreen(InspectingScreen):
         self.open_chat(event.conversation_id, event.message_id)
 
     def action_delete_conversation(self) -> None:
+        """Delete the chat under the cursor; Undo brings it back."""
         id = self.chats.highlighted
         if id is None or not self.idle():
             return
@@ -287,6 +298,7 @@ class MainScreen(InspectingScreen):
     # -- finding in this conversation -------------------------------------------------
 
     def action_find(self) -> None:
+        """Find a text in this chat; Enter again goes on to earlier places."""
         find = self.query_one("#find", Input)
         find.display = True
         find.focus()
@@ -320,14 +332,17 @@ class MainScreen(InspectingScreen):
     # -- the rest -----------------------------------------------------------------------
 
     def action_panel(self) -> None:
+        """Show or hide the figures."""
         self.preferences.panel = self.panel.display = not self.panel.display
         self.show_figures()
         self.preferences.save()
 
     def action_page(self, pages: int) -> None:
+        """Scroll the chat."""
         self.view.scroll_relative(y=pages * max(1, self.view.size.height - 2), animate=False)
 
     def action_export(self) -> None:
+        """Write this chat to a Markdown, JSON or HTML file."""
         self.run_worker(self._export(), exclusive=True)
 
     async def _export(self) -> None:

@@ -55,19 +55,22 @@ class SettingsScreen(ModalScreen[Chosen | None]):
         with Vertical(classes="dialog wide"):
             yield Static("Settings, from the next answer on", classes="dialog-title", markup=False)
             with VerticalScroll(can_focus=False):
+                yield Static("Speculation", classes="section", markup=False)
                 length = "auto" if s.draft_length is None else str(s.draft_length)
                 lengths = ["auto", *(str(n) for n in range(17))]
                 yield self._select("draft_length", lengths, length, "tokens proposed per call")
-                yield self._select("rule", _RULES, s.rule, "typical is lossy")
+                yield self._select("rule", _RULES, s.rule, "exact and match are lossless")
                 yield self._select("drafter", _DRAFTERS, s.drafter, "who proposes")
+                yield self._input("tau", s.tau, "threshold of rule typical")
+                yield Static("Sampling", classes="section", markup=False)
                 for name, _, note in _NUMBERS:
                     yield self._input(name, getattr(s.sampling, name), note)
                 yield self._input("max_tokens", s.max_tokens, "empty: until it ends")
-                yield self._input("tau", s.tau, "threshold of rule typical")
+                yield Static("App", classes="section", markup=False)
                 yield self._input("alternatives", p.alternatives, "recorded per token, 0 to 20")
                 yield self._select("view", VIEWS, p.view, "of finished answers")
                 yield self._select("submit_key", SUBMIT_KEYS, p.submit_key, "sends a question")
-                yield Static("system prompt", classes="name", markup=False)
+                yield Static("System prompt", classes="section", markup=False)
                 yield TextArea(self._system, id="system", compact=True)
             yield Static(classes="note", id="problem", markup=False)
             yield Static("Tab moves, Ctrl+S saves, Esc cancels", classes="hint", markup=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from textual.containers import VerticalScroll
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.widgets import Static
 
 from specchat.history import Message
@@ -15,19 +17,27 @@ _MORE = 10  # and each time the user reaches the top
 
 
 class ChatView(VerticalScroll, can_focus=False):
-    """Mounts messages through `make`."""
+    """Mounts messages through `make`. What `greet` was given fills an empty chat."""
 
     def __init__(self, make: Callable[[Message], MessageView]) -> None:
         super().__init__(id="chat")
         self._make = make
         self._earlier: list[Message] = []
         self._top = Static("", classes="earlier", markup=False)
+        self._greeting = Static("", id="greeting", markup=False)
+        # At least as high as the screen: an anchored view pushes anything lower to its end.
+        self._column = Vertical(self._top, self._greeting, id="column")
         self.messages: list[MessageView] = []
 
+    def compose(self) -> ComposeResult:
+        yield self._column
+
     def on_mount(self) -> None:
-        self.mount(self._top)
         self._tell_earlier()
         self.anchor()
+
+    def greet(self, content: Content) -> None:
+        self._greeting.update(content)
 
     def show(self, path: Sequence[Message]) -> None:
         """Show a branch; messages that are there already stay."""
@@ -46,6 +56,7 @@ class ChatView(VerticalScroll, can_focus=False):
             fresh = path[kept:]
         for message in fresh:
             self.add(message)
+        self._greeting.display = not path
         self._tell_earlier()
         self.anchor()
 
@@ -58,7 +69,8 @@ class ChatView(VerticalScroll, can_focus=False):
         """Mount a message at the end."""
         view = self._make(message)
         self.messages.append(view)
-        self.mount(view)
+        self._greeting.display = False
+        self._column.mount(view)
         return view
 
     def view_of(self, message_id: int) -> MessageView | None:
@@ -75,7 +87,7 @@ class ChatView(VerticalScroll, can_focus=False):
         first = self.messages[0] if self.messages else None
         views = [self._make(message) for message in more]
         self.messages[:0] = views
-        self.mount_all(views, after=self._top)
+        self._column.mount_all(views, after=self._top)
         self._tell_earlier()
         if first is not None:
             self.release_anchor()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.content import Content
 from textual.style import Style
 
@@ -9,6 +11,7 @@ from specchat.engine.stats import Stats
 from specchat.tui.kinds import Looks
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int) -> str:
@@ -18,6 +21,15 @@ def bar(share: float, width: int) -> str:
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
+def columns(values: Sequence[int], width: int, style: Style) -> Content:
+    """The last values as columns, two lines high, from zero on."""
+    values = values[-width:]
+    heights = [-(-16 * v // max(values)) for v in values]
+    upper = "".join(_HEIGHTS[max(0, h - 8)] for h in heights)
+    lower = "".join(_HEIGHTS[min(8, h)] for h in heights)
+    return Content.styled(f"{upper}\n{lower}", style)
+
+
 def meter(name: str, used: int, size: int, width: int, looks: Looks) -> Content:
     """How much of a context is used, in tokens."""
     share = used / size if size else 0.0
@@ -25,7 +37,7 @@ def meter(name: str, used: int, size: int, width: int, looks: Looks) -> Content:
     return Content.assemble(
         (f"{name:<7}", looks.muted),
         (bar(share, width).replace(" ", "·"), marked),
-        f" {used}/{size}",
+        f" {used:,} of {size:,}",
     )
 
 
@@ -39,7 +51,7 @@ def speed(stats: Stats, looks: Looks) -> Content:
     ]
     ratio = stats.speedup
     if ratio is None:
-        lines.append(_figure("–", "speedup", "not measured yet", looks))
+        lines.append(_figure("–", "speedup", "not measured", looks))
     else:
         interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
         lines.append(_figure(f"{ratio.ratio:.2f}×", "speedup", interval, looks))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -18,8 +19,10 @@ from textual.widgets.option_list import Option
 from specchat.history import Conversation, SearchHit
 from specchat.tui.kinds import shown
 
+_WIDTH = 24  # columns of a title
 
-class _List(OptionList):
+
+class ChatList(OptionList):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select", "Open"),
         Binding("r", "screen.rename", "Rename"),
@@ -52,7 +55,7 @@ class HistoryList(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder="Search all chats", id="search", compact=True)
-        yield _List(id="conversations", markup=False)
+        yield ChatList(id="conversations", markup=False)
 
     @property
     def list(self) -> OptionList:
@@ -93,14 +96,19 @@ class HistoryList(Vertical):
 
 
 def _line(c: Conversation, opened: bool) -> Content:
-    title = " ".join(shown(c.title).split()) or "Untitled"
     style = Style(bold=True) if opened else Style()
     mark = "▸ " if opened else ""
-    return Content.assemble((mark + title, style), (f"\n{_ago(c.updated)}", Style(dim=True)))
+    return Content.assemble((_title(mark + c.title), style), (f"\n{_ago(c.updated)}", "dim"))
+
+
+def _title(text: str) -> str:
+    """On one line."""
+    line = " ".join(shown(text).split()) or "Untitled"
+    return line if cell_len(line) <= _WIDTH else set_cell_size(line, _WIDTH - 1) + "…"
 
 
 def _hit(hit: SearchHit) -> Content:
-    title = " ".join(shown(hit.title).split()) or "Untitled"
+    title = _title(hit.title)
     snippet = Content(hit.snippet, [Span(a, b, Style(reverse=True)) for a, b in hit.highlights])
     return Content.assemble((title, Style(bold=True)), "\n", snippet)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from rich.cells import cell_len, set_cell_size
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -15,16 +16,15 @@ from textual.style import Style
 from textual.widgets import Static
 
 from specchat.engine.events import Alternative, Kind, Round, Token
-from specchat.tui.kinds import MEANINGS, Looks, shown
+from specchat.tui.kinds import MEANINGS, Looks
 from specchat.tui.widgets.figures import bar
+from specchat.tui.widgets.rounds import drawn_round, kept, quoted
 
 if TYPE_CHECKING:
     from specchat.tui.app import SpecchatApp
 
 
-def quoted(text: str) -> str:
-    """A token's text in quotes, line ends visible."""
-    return "“" + shown(text).replace("\n", "⏎") + "”"
+_AROUND = 47  # columns that everything but the tokens' texts takes
 
 
 class Inspector(Vertical, can_focus=True):
@@ -40,7 +40,7 @@ class Inspector(Vertical, can_focus=True):
         Binding("n", "next_refused(1)", "Next refused"),
         Binding("p", "next_refused(-1)", "Previous refused", show=False),
         *(Binding(str(n), f"take({n})", f"Take alternative {n}", show=False) for n in range(2, 10)),
-        Binding("1", "take(1)", "1–9 branch here", key_display="1–9"),
+        Binding("1", "take(1)", "Go on with another", key_display="1–9"),
         Binding("escape,i", "leave", "Leave"),
     ]
 
@@ -52,50 +52,51 @@ class Inspector(Vertical, can_focus=True):
             self.step, self.refused = step, refused
 
     class Take(Message):
-        """Continue from the alternative."""
+        """Continue with `token` in the place of the one under the cursor."""
 
-        def __init__(self, alternative: Alternative) -> None:
+        def __init__(self, token: Token) -> None:
             super().__init__()
-            self.alternative = alternative
+            self.token = token
 
     class Left(Message):
         """The user is done."""
 
     def __init__(self) -> None:
         super().__init__(id="inspector")
-        self._alternatives: Sequence[Alternative] = ()
+        self._choices: list[Token] = []
+        self._shown: tuple[Token, Round | None, Sequence[Token], str] | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="token-kind", markup=False)
         with Horizontal(id="token-columns"):
             yield Static(id="token-numbers", markup=False)
-            yield Static(id="token-target", markup=False)
-            yield Static(id="token-draft", markup=False)
+            yield Static(id="token-table", markup=False)
+        yield Static(id="token-refused", markup=False)
         yield Static(id="token-round", markup=False)
 
-    def show(self, token: Token, round_: Round | None, index: int, total: int) -> None:
+    def show(self, token: Token, round_: Round | None, mates: Sequence[Token], place: str) -> None:
+        """`mates` are the tokens of the same round, `place` says where this one stands."""
+        self._shown = token, round_, mates, place
         looks = cast("SpecchatApp", self.app).looks
-        # Where the draft's token was refused, it is an alternative too.
-        self._alternatives = [a for a in token.alternatives if a.id != token.id]
-        self._put("token-kind", _kind(token, index, total, looks))
-        self._put("token-numbers", _numbers(token))
-        self._put("token-target", self._target(token, looks))
-        self._put("token-draft", _draft(token, looks))
-        self._put("token-round", drawn_round(round_, looks) if round_ else "")
+        self._choices = choices(token)
+        self._put("token-kind", _kind(token, place, looks))
+        self._put("token-numbers", _numbers(token, looks))
+        width = max(11, min(24, self.size.width - _AROUND))
+        self._put("token-table", _table(token, self._choices, width, looks))
+        self.query_one("#token-refused").display = token.rejected is not None
+        self._put("token-refused", _refused(token, self._choices, looks))
+        if round_ is None:
+            self._put("token-round", "")
+        else:
+            head = Content.styled(f"round {round_.index}, {kept(round_)}  ", looks.muted)
+            self._put("token-round", head + drawn_round(round_, mates, looks))
+
+    def on_resize(self) -> None:
+        if self._shown is not None:
+            self.show(*self._shown)
 
     def _put(self, id: str, content: Content | str) -> None:
         self.query_one(f"#{id}", Static).update(content)
-
-    def _target(self, token: Token, looks: Looks) -> Content:
-        if not token.alternatives:
-            note = "no alternatives recorded\n(see F8, Settings)"
-            return Content.styled(note, looks.muted)
-        lines = [Content.styled("the target's best", looks.muted)]
-        for a in token.alternatives:
-            taken = a.id == token.id
-            number = "•" if taken else str(self._alternatives.index(a) + 1)
-            lines.append(_choice(number, a, "bold" if taken else ""))
-        return Content("\n").join(lines)
 
     def action_go(self, step: int) -> None:
         self.post_message(self.Go(step))
@@ -104,57 +105,88 @@ class Inspector(Vertical, can_focus=True):
         self.post_message(self.Go(step, refused=True))
 
     def action_take(self, number: int) -> None:
-        if number <= len(self._alternatives):
-            self.post_message(self.Take(self._alternatives[number - 1]))
+        if number <= len(self._choices):
+            self.post_message(self.Take(self._choices[number - 1]))
 
     def action_leave(self) -> None:
         self.post_message(self.Left())
 
 
-def _kind(token: Token, index: int, total: int, looks: Looks) -> Content:
+def choices(token: Token) -> list[Token]:
+    """What the user could put in the token's place: the target's alternatives, and the draft
+    token that was refused. Their `p` is the raw model's, of the latter the sampler's.
+    """
+    found = [
+        Token(a.id, a.text, Kind.PLAIN, Kind.PLAIN, token.round, math.exp(a.logprob),
+              logprob=a.logprob)
+        for a in token.alternatives
+        if a.id != token.id
+    ]  # fmt: skip
+    r = token.rejected
+    if r is not None and r.id not in {token.id, *(t.id for t in found)}:
+        found.append(Token(r.id, r.text, Kind.PLAIN, Kind.PLAIN, token.round, r.p))
+    return found[:9]
+
+
+def _kind(token: Token, place: str, looks: Looks) -> Content:
+    nothing = "" if token.text else " (ends the answer, or a character that goes on)"
     return Content.assemble(
         (quoted(token.text), looks.kinds[token.kind]),
-        (f"  token {index + 1} of {total}, id {token.id}", looks.muted),
-        f"\n{token.kind}: {MEANINGS[token.kind]}",
+        (f"{nothing}  token {place}, id {token.id}\n", looks.muted),
+        (str(token.kind), looks.kinds[token.kind]),
+        f": {MEANINGS[token.kind]}",
     )
 
 
-def _numbers(token: Token) -> Content:
-    lines = [f"p target {token.p:7.4f}"]
-    lines.append("q draft        –" if token.q is None else f"q draft  {token.q:7.4f}")
+def _numbers(token: Token, looks: Looks) -> Content:
+    lines = [f"p target   {token.p:6.4f}"]
+    lines.append("q draft         –" if token.q is None else f"q draft    {token.q:6.4f}")
     if token.acceptance is not None:
-        lines.append(f"kept with {token.acceptance:6.4f}")
-    if token.logprob is not None:
-        lines.append(f"logprob  {token.logprob:7.3f}")
-    if (r := token.rejected) is not None:
-        lines += ["", f"refused here: {quoted(r.text)}", f"p {r.p:.4f}  q {r.q:.4f}"]
-    return Content("\n".join(lines))
+        lines.append(f"acceptance {token.acceptance:6.4f}")
+    if token.logprob is not None and all(a.id != token.id for a in token.alternatives):
+        lines.append(f"(raw    {math.exp(token.logprob):10.2g})")
+    return Content.assemble(("after the sampler\n", looks.muted), "\n".join(lines))
 
 
-def _draft(token: Token, looks: Looks) -> Content:
-    if not token.draft_alternatives:
-        return Content("")
-    lines = [Content.styled("the draft's best", looks.muted)]
-    lines += [_choice(" ", a, "") for a in token.draft_alternatives]
+def _table(token: Token, taken: Sequence[Token], width: int, looks: Looks) -> Content:
+    """The best tokens of target and draft beside each other."""
+    if not token.alternatives:
+        note = "no alternatives were recorded\n(F8, alternatives)"
+        return Content.styled(note, looks.muted)
+    target = {a.id: a for a in token.alternatives}
+    draft = {a.id: a for a in token.draft_alternatives}
+    numbers = {t.id: str(i) for i, t in enumerate(taken, 1)} | {token.id: "•"}
+    head = f"  {set_cell_size('raw model', width)} {'target':<11}" + ("  draft" if draft else "")
+    lines = [Content.styled(head, looks.muted)]
+    for id, a in (target | draft).items():
+        name = set_cell_size(_fitted(quoted(a.text), width), width)
+        p = _share(target.get(id), looks.verify)
+        q = _share(draft.get(id), looks.draft) if draft else Content()
+        row = Content(f"{numbers.get(id, ' ')} {name} ") + p + Content("  ") + q
+        lines.append(row.stylize("bold") if id == token.id else row)
     return Content("\n").join(lines)
 
 
-def _choice(number: str, a: Alternative, style: str) -> Content:
+def _fitted(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
+def _share(a: Alternative | None, style: Style) -> Content:
+    """A bar and a percentage, ten columns; a dash for what is not among the best."""
+    if a is None:
+        return Content(f"{'–':>10} ")
     p = math.exp(a.logprob)
-    return Content.styled(f"{number} {quoted(a.text):<14} {bar(p, 6)} {p:6.1%}", style)
+    return Content.assemble((bar(p, 4), style), f" {p:6.1%}")
 
 
-def drawn_round(r: Round, looks: Looks) -> Content:
-    """A round as boxes: accepted ones filled, refused ones struck, then the replacement."""
-    parts: list[str | tuple[str, str | Style]] = [(f"round {r.index:<4} ", looks.muted)]
-    filled, struck = looks.kinds[Kind.ACCEPTED], looks.muted
-    for i, (_, text) in enumerate(r.draft_tokens):
-        kept = i < r.accepted
-        style = filled + Style(reverse=True) if kept else struck + Style(strike=True)
-        parts += [(quoted(text)[1:-1] or "▯", style), " "]
-    if r.replacement is not None:
-        kind = Kind.RESAMPLED if r.accepted < r.draft_length else Kind.BONUS
-        parts += ["→ ", (quoted(r.replacement[1]), looks.kinds[kind])]
-    kept_of = f" {r.accepted} of {r.draft_length} kept" if r.draft_length else "plain"
-    parts.append((kept_of, looks.muted))
-    return Content.assemble(*parts)
+def _refused(token: Token, taken: Sequence[Token], looks: Looks) -> Content:
+    r = token.rejected
+    if r is None:
+        return Content()
+    number = next((f" ({i})" for i, t in enumerate(taken, 1) if t.id == r.id), "")
+    return Content.assemble(
+        ("refused here: ", looks.muted),
+        (quoted(r.text), Style(strike=True)),
+        number,
+        f"  p {r.p:.4f}, q {r.q:.4f}",
+    )

@@ -12,13 +12,13 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click
 from textual.message import Message as MessageEvent
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from specchat.engine.events import Finish, Round, Token
 from specchat.history import Message, Record, Status
-from specchat.tui.kinds import shown
-from specchat.tui.markdown import answer_parser
+from specchat.tui.kinds import counted, shown
 from specchat.tui.reasoning import Reasoning
+from specchat.tui.widgets.answer_markdown import AnswerMarkdown
 from specchat.tui.widgets.token_text import TokenText, hits
 
 
@@ -84,11 +84,12 @@ class MessageView(Vertical, can_focus=True):
         self._reasoning = Reasoning(thinking, thinks_first)
         self._unpainted: list[tuple[Token, bool]] = []
         self._code = -1  # the code block copied last
+        self._progress = ""  # how far the answer is
         self._thoughts = TokenText(classes="thoughts")
         self._answer = TokenText()
         self._plain = Static(Content(shown(message.content)), markup=False, classes="text")
         self._fold_line = _Fold("", markup=False, classes="fold")
-        self._markdown: Markdown | None = None
+        self._markdown: AnswerMarkdown | None = None
         self.restore(record or Record())
         if not self.streaming:
             self._place(self._reasoning.flush())
@@ -144,6 +145,8 @@ class MessageView(Vertical, can_focus=True):
         self._place(self._reasoning.flush())
         self._paint()
         self.streaming, self.folded, self._view = False, True, view
+        if finish is not None and self.message.finish is not None:
+            finish = joined(self.message.finish, finish)
         self.message = replace(
             self.message, status=status, finish=finish, error=error,
             content=self._reasoning.answer, reasoning=self._reasoning.reasoning,
@@ -185,8 +188,7 @@ class MessageView(Vertical, can_focus=True):
         mark = "▸" if self.folded else "▾"
         self._fold_line.update(Content(f"{mark} reasoning, {thoughts} tokens"))
         if markdown and self._markdown is None:
-            text = shown(self.message.content)
-            self._markdown = Markdown(text, parser_factory=answer_parser, open_links=False)
+            self._markdown = AnswerMarkdown(self.message.content)
             self.mount(self._markdown, after=self._answer)
         if self._markdown is not None:
             self._markdown.display = markdown
@@ -196,15 +198,22 @@ class MessageView(Vertical, can_focus=True):
 
     def _header(self) -> Content:
         m = self.message
-        words = ["You" if m.role == "user" else m.target or m.role]
-        if m.status in (Status.STOPPED, Status.ERROR):
+        words = []
+        if self.streaming:
+            words.append(self._progress or "…")
+        elif m.status in (Status.STOPPED, Status.ERROR):
             words.append(m.status.value)
-        if m.finish is not None:
+        if m.finish is not None and not self.streaming:
             words += _figures(m.finish)
-        text = Content(shown(" · ".join(words)))
-        if self.place[1] > 1:
-            text += Content(f"   ‹ {self.place[0]}/{self.place[1]} ›")
-        return text
+        who = "You" if m.role == "user" else m.target or m.role
+        place = f"  ‹ {self.place[0]}/{self.place[1]} ›" if self.place[1] > 1 else ""
+        return Content.assemble((shown(who) + place, "bold"), "  " + shown(" · ".join(words)))
+
+    def tell_progress(self, text: str) -> None:
+        """How far the answer is, for the line above it."""
+        self._progress = text
+        if self.streaming and self.children:
+            self.query_one(".who", Static).update(self._header())
 
     def set_place(self, place: tuple[int, int]) -> None:
         self.place = place
@@ -218,6 +227,7 @@ class MessageView(Vertical, can_focus=True):
     def go_on(self) -> None:
         """The answer is being continued."""
         self.streaming = True
+        self.query(".note").remove()
         self._arrange()
 
     def on_token_text_clicked(self, event: TokenText.Clicked) -> None:
@@ -267,11 +277,25 @@ class MessageView(Vertical, can_focus=True):
 
 def _figures(finish: Finish) -> list[str]:
     usage = finish.usage
-    words = [f"{usage.completion_tokens} tokens"]
+    words = []
+    if finish.generate_seconds > 0 and usage.completion_tokens:
+        words.append(f"{usage.completion_tokens / finish.generate_seconds:.1f} tok/s")
     if usage.target_calls:
         words.append(f"{usage.completion_tokens / usage.target_calls:.2f} tok/call")
     if usage.drafted_tokens:
         words.append(f"{usage.accepted_tokens / usage.drafted_tokens:.0%} accepted")
-    if finish.generate_seconds > 0 and usage.completion_tokens:
-        words.append(f"{usage.completion_tokens / finish.generate_seconds:.1f} tok/s")
-    return words
+    return [*words, counted(usage.completion_tokens, "token")]
+
+
+def joined(first: Finish, second: Finish) -> Finish:
+    """The end of an answer that was continued: the prompt of the first, the work of both."""
+    a, b = first.usage, second.usage
+    usage = replace(
+        a,
+        completion_tokens=a.completion_tokens + b.completion_tokens,
+        drafted_tokens=a.drafted_tokens + b.drafted_tokens,
+        accepted_tokens=a.accepted_tokens + b.accepted_tokens,
+        target_calls=a.target_calls + b.target_calls,
+    )
+    seconds = first.generate_seconds + second.generate_seconds
+    return replace(second, usage=usage, generate_seconds=seconds)

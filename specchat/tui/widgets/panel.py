@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Sparkline, Static
+from textual.widgets import Static
 
 from specchat.engine.events import Prefill
 from specchat.engine.stats import Stats
-from specchat.tui.kinds import Looks, legend, shown
+from specchat.tui.kinds import Looks, counted, legend, shown
 from specchat.tui.messages import Depths, Ready
 from specchat.tui.widgets import figures
 
 if TYPE_CHECKING:
+    from specchat.engine.engine import Settings
     from specchat.tui.app import SpecchatApp
 
-_WIDTH = 32  # characters of a bar
+_WIDTH = 37  # characters of a bar
 
 
 class Panel(VerticalScroll, can_focus=False):
@@ -26,18 +27,20 @@ class Panel(VerticalScroll, can_focus=False):
 
     def compose(self) -> ComposeResult:
         yield Static(id="models", markup=False)
+        yield Static(id="settings", markup=False)
         yield Static(id="legend", markup=False)
         yield Static(id="figures", markup=False)
-        yield Static("tokens per call, last rounds", classes="caption", markup=False)
-        yield Sparkline([], id="spark")
-        yield Static("draft length, and why", classes="caption", markup=False)
-        yield Static(id="reason", markup=False)
-        yield Static("where the time goes", classes="caption", markup=False)
-        yield Static(id="time", markup=False)
-        yield Static("context", classes="caption", markup=False)
-        yield Static(id="context", markup=False)
-        yield Static("accepted per draft", classes="caption", markup=False)
-        yield Static(id="lengths", markup=False)
+        with Vertical(id="live"):
+            yield Static("", id="calls", classes="caption", markup=False)
+            yield Static(id="spark", markup=False)
+            yield Static("draft length, and why", classes="caption", markup=False)
+            yield Static(id="reason", markup=False)
+            yield Static("where the time goes", classes="caption", markup=False)
+            yield Static(id="time", markup=False)
+            yield Static("context", classes="caption", markup=False)
+            yield Static(id="context", markup=False)
+            yield Static("drafts by tokens accepted", classes="caption", markup=False)
+            yield Static(id="lengths", markup=False)
 
     def on_mount(self) -> None:
         self.clear()
@@ -64,32 +67,45 @@ class Panel(VerticalScroll, can_focus=False):
             lines.append(f"no speculation: {ready.refusal}")
         self.say("\n".join(lines))
 
+    def settings(self, settings: Settings) -> None:
+        """What the next answer is made with."""
+        length = "auto" if settings.draft_length is None else settings.draft_length
+        words = f"rule {settings.rule}, temperature {settings.sampling.temperature:g}"
+        self._put("settings", f"{words}\ndraft length {length}, drafter {settings.drafter}")
+
     def clear(self) -> None:
-        """A new answer is about to come."""
+        """There are no figures, or those of a new answer are about to come."""
         self.figures(Stats(), None, 0)
 
     def figures(self, stats: Stats, depths: Depths | None, n_ctx: int) -> None:
         prefill = stats.prefill
-        if prefill is not None and not stats.rounds and stats.finish is None:
-            self._put("figures", _prefill(prefill, self._looks))
-        else:
-            self._put("figures", figures.speed(stats, self._looks))
-        self.query_one("#spark", Sparkline).data = [float(n) for n in stats.recent] or [0.0]
+        self.query_one("#live").display = stats.rounds > 0
+        if not stats.rounds:
+            reading = prefill is not None and stats.finish is None
+            self._put("figures", _prefill(prefill, self._looks) if reading and prefill else "")
+            return
+        self._put("figures", figures.speed(stats, self._looks))
+        recent = list(stats.recent)[-_WIDTH:]
+        self._put("calls", f"tokens per call, last {len(recent)}: {min(recent)} to {max(recent)}")
+        self._put("spark", figures.columns(recent, _WIDTH, self._looks.draft))
         self._put("reason", self._reason(stats))
         self._put("time", figures.time_split(stats, _WIDTH, self._looks))
-        self._put("lengths", figures.histogram(stats, _WIDTH - 6, self._looks))
-        if depths is not None:
-            lines = [figures.meter("target", depths.target, n_ctx, _WIDTH - 18, self._looks)]
-            if depths.draft is not None:
-                lines.append(figures.meter("draft", depths.draft, n_ctx, _WIDTH - 18, self._looks))
-            self._put("context", Content("\n").join(lines))
+        self._put("lengths", figures.histogram(stats, _WIDTH - 9, self._looks))
+        used = {"target": depths.target, "draft": depths.draft} if depths is not None else {}
+        meters = [
+            figures.meter(name, n, n_ctx, _WIDTH - 22, self._looks)
+            for name, n in used.items()
+            if n is not None
+        ]
+        self._put("context", Content("\n").join(meters))
 
     def _reason(self, stats: Stats) -> Content:
-        if stats.last is None:
-            return Content("–")
-        by = f" by {stats.last.drafter}" if stats.last.drafter else ""
-        length = f"{stats.last.draft_length}{by}\n"
-        return Content.assemble(length, (shown(stats.last.reason), "italic"))
+        assert stats.last is not None
+        n, by = stats.last.draft_length, stats.last.drafter
+        reason = stats.last.reason.removeprefix(f"draft length {n}: ")
+        return Content.assemble(
+            f"{counted(n, 'token')} by {by}\n" if by else f"{n}\n", (shown(reason), "italic")
+        )
 
 
 def _prefill(prefill: Prefill, looks: Looks) -> Content:
