@@ -12,6 +12,7 @@ import pytest
 from tiny_llama import write_tiny_llama
 
 from specchat.engine.header import Header, read_header
+from specchat.engine.header_strings import skip_strings
 from specchat.errors import ModelFileError
 
 KIND = gguf.GGUFValueType
@@ -243,6 +244,71 @@ def test_lazily_read_arrays_agree_with_the_gguf_package(tiny: Path, monkeypatch)
     ]
     expected = reader.fields["tokenizer.ggml.token_type"].contents()
     assert header.token_types().tolist() == eager.token_types().tolist() == expected
+
+
+def some_strings(rng: np.random.Generator) -> list[bytes]:
+    """Short ones mostly; some longer than a byte can count, some zeros that look like lengths."""
+    kinds = rng.choice(3, rng.integers(64, 400), p=rng.dirichlet([4, 0.3, 0.3]))
+    return [
+        (rng.bytes(rng.integers(12)), rng.bytes(rng.integers(200, 600)), bytes(rng.integers(40)))[k]
+        for k in kinds
+    ]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_strings_are_passed_as_if_one_by_one(seed: int) -> None:
+    """Whatever they hold, and wherever the piece of the file ends."""
+    rng = np.random.default_rng(seed)
+    start, most = b"x" * 9, int(rng.integers(450))
+    piece = start + b"".join(struct.pack("<Q", len(s)) + s for s in some_strings(rng))
+    piece = (piece + bytes(5000))[: max(4200, len(piece) - int(rng.integers(30)))]
+    at, passed = len(start), 0
+    while passed < most and at + 8 <= len(piece):
+        at += 8 + int.from_bytes(piece[at : at + 8], "little")
+        passed += 1
+    assert skip_strings(piece, len(start), most) == (passed, at)
+
+
+def test_long_arrays_cross_the_pieces_that_are_read(tmp_path: Path, tiny: Path) -> None:
+    tokens = [f"{i}" * (1 + i % 90) for i in range(20_000)]
+    path = rewrite(
+        tiny,
+        tmp_path / "model.gguf",
+        {
+            "tokenizer.ggml.tokens": (tokens, KIND.ARRAY, KIND.STRING),
+            "tokenizer.ggml.scores": ([0.0] * 20_000, KIND.ARRAY, KIND.FLOAT32),
+            "tokenizer.ggml.token_type": ([1] * 20_000, KIND.ARRAY, KIND.INT32),
+        },
+    )
+    for _ in range(2):  # walked through; compared with what was met before
+        header = read_header(path)
+        assert header.tokens() == [t.encode() for t in tokens]
+    twin = rewrite(path, tmp_path / "twin.gguf", {"llama.block_count": (2, KIND.UINT32)})
+    assert read_header(twin).vocabulary_fingerprint() == header.vocabulary_fingerprint()
+    tokens[10_001] = "#" + tokens[10_001][1:]
+    other = rewrite(
+        path,
+        tmp_path / "other.gguf",
+        {"tokenizer.ggml.tokens": (tokens, KIND.ARRAY, KIND.STRING)},
+    )
+    assert read_header(other).vocabulary_fingerprint() != header.vocabulary_fingerprint()
+    assert read_header(other).tokens()[10_001] == tokens[10_001].encode()
+
+
+@pytest.mark.parametrize("count", [2**20, 2**33])
+def test_large_counts_in_a_large_file_are_not_believed(tmp_path: Path, count: int) -> None:
+    """A hole of 64 GiB has room for them all, but reading that far would take minutes."""
+    path = tmp_path / "model.gguf"
+    for head in (
+        struct.pack("<IQQ", 3, 0, count),
+        struct.pack("<IQQ", 3, count, 0),
+        struct.pack("<IQQ", 3, 0, 1) + struct.pack("<QIIQ", 0, 9, 8, 8 * count),
+        struct.pack("<IQQ", 3, 0, 1) + struct.pack("<QIQ", 0, 8, 128 * count),
+    ):
+        with path.open("wb") as file:
+            file.write(b"GGUF" + head)
+            file.truncate(1 << 36)
+        refused(path, "than it can hold")
 
 
 def split(tiny: Path, folder: Path, count: int, present: int) -> Path:

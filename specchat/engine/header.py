@@ -92,15 +92,19 @@ class Header:
 
     @cached_property
     def parameters(self) -> int:
-        return sum(math.prod(t.shape) for t in self.tensors)
+        return sum(self._by_type.values())
 
     @cached_property
-    def quantisation(self) -> str:
-        """The type that most weights have, e.g. "Q4_K"."""
+    def _by_type(self) -> dict[str, int]:
         sums: dict[str, int] = {}
         for t in self.tensors:
             sums[t.type] = sums.get(t.type, 0) + math.prod(t.shape)
-        return max(sums, key=lambda name: sums[name]) if sums else "none"
+        return sums
+
+    @property
+    def quantisation(self) -> str:
+        """The type that most weights have, e.g. "Q4_K"."""
+        return max(self._by_type, key=lambda name: self._by_type[name], default="none")
 
     @property
     def file_type(self) -> str:

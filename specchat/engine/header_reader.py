@@ -7,18 +7,17 @@ Format: the GGUF specification of the ggml project.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import struct
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specchat.engine.ggml_types import TYPES, UNKNOWN_TYPES
+from specchat.engine.header_strings import seen, skip_strings
 from specchat.engine.model_files import open_model, require_gguf
 from specchat.errors import ModelFileError
 
@@ -35,6 +34,9 @@ SCALARS = {
     11: "q",
     12: "d",
 }
+_STRUCTS = {code: struct.Struct(f"<{code}") for code in set(SCALARS.values())}
+_SHAPES = {n: struct.Struct(f"<{n}QIQ") for n in range(1, 5)}  # n sizes, type, offset
+_LONGEST_INFO = 8 + 63 + 4 + 4 * 8 + 12  # bytes of a tensor's name, sizes, type, offset
 _STRING, _ARRAY = 8, 9
 _SMALL = 1024  # longer arrays stay in the file until asked for
 _PIECE = 1 << 18  # bytes read at once
@@ -56,8 +58,7 @@ _SIZES = ("block_count", "context_length", "embedding_length", "attention.key_le
 _LAYER_SIZES = ("attention.head_count", "attention.head_count_kv")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """One tensor: `offset` counts from the file's beginning; `nbytes` None if unknown."""
 
     name: str
@@ -106,43 +107,6 @@ def parse(path: Path, check_tensors: bool, first: bool) -> Parsed:
             raise ModelFileError(f"Cannot read {path}: {error.strerror or error}.") from None
 
 
-class _Seen:
-    """Long string arrays met lately, with their SHA-256. Models of a family share their
-    vocabulary, and comparing one is ten times faster than walking through its strings.
-    """
-
-    def __init__(self, most: int = 1 << 26) -> None:
-        self._most, self._size = most, 0  # bytes
-        self._known: dict[tuple[str, int], list[tuple[bytes, bytes]]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str, int]) -> list[tuple[bytes, bytes]]:
-        """(bytes, SHA-256) of the arrays with this name and count."""
-        with self._lock:
-            return list(self._known.get(key, ()))
-
-    def add(self, key: tuple[str, int], raw: bytes) -> bytes:
-        digest = hashlib.sha256(raw).digest()
-        with self._lock:
-            self._size += len(raw)
-            if self._size > self._most:
-                self._known, self._size = {}, len(raw)
-            self._known.setdefault(key, []).append((raw, digest))
-        return digest
-
-    def clear(self) -> None:
-        with self._lock:
-            self._known, self._size = {}, 0
-
-
-_seen = _Seen()
-
-
-def forget_arrays() -> None:
-    """Free the string arrays kept for comparison (64 MiB at most); for after a scan."""
-    _seen.clear()
-
-
 class _Reader:
     """A cursor over one file's header; every read is bounded by the file's size."""
 
@@ -177,12 +141,13 @@ class _Reader:
         self.at += length
         return self.piece[offset : offset + length]
 
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        offset = self.look(form.size)
+        self.at += form.size
+        return form.unpack_from(self.piece, offset)
+
     def number(self, code: str) -> Any:
-        width = struct.calcsize(f"<{code}")
-        offset = self.look(width)
-        (value,) = struct.unpack_from(f"<{code}", self.piece, offset)
-        self.at += width
-        return value
+        return self.unpack(_STRUCTS[code])[0]
 
     def count(self, what: str, least: int, most: int = 1 << 62) -> int:
         """A count of things that take at least `least` bytes each."""
@@ -254,7 +219,7 @@ class _Reader:
             return [self.raw_string().decode("utf-8", "replace") for _ in range(count)]
         if kind not in SCALARS:
             raise self.bad(f"the array {key!r} has elements of the unsupported type {kind}")
-        width = struct.calcsize(f"<{SCALARS[kind]}")
+        width = _STRUCTS[SCALARS[kind]].size
         count = self.count(f"elements in {key!r}", width)
         if count > _SMALL:
             self.at += count * width
@@ -265,27 +230,24 @@ class _Reader:
     def long_strings(self, key: str, count: int) -> LazyArray:
         """Find the end of an array of strings."""
         start = self.at
-        for raw, digest in _seen.get((key, count)):
+        for raw, digest in seen.get((key, count)):
             if start + len(raw) <= self.size and self.fetch(start, len(raw)) == raw:
                 self.at = start + len(raw)
                 return LazyArray(_STRING, count, start, self.at, digest)
-        unpack = struct.Struct("<Q").unpack_from
         left = count
         while left:
-            offset, size = self.look(min(8, self.size - self.at)), len(self.piece)
-            piece, before = self.piece, left
-            while left and offset + 8 <= size:
-                offset += 8 + unpack(piece, offset)[0]
-                left -= 1
+            offset = self.look(min(8, self.size - self.at))
+            passed, offset = skip_strings(self.piece, offset, left)
+            if not passed:
+                raise self.bad(f"the header ends early, in {key!r}")
+            left -= passed
             self.at = self.base + offset
             if self.at > self.size:
                 raise self.bad(f"a string in {key!r} reaches past the end of the file")
-            if left == before:
-                raise self.bad(f"the header ends early, in {key!r}")
         length = self.at - start
         if length > _MOST_BYTES:
             raise self.bad(f"the array {key!r} has {length} bytes")
-        digest = _seen.add((key, count), self.fetch(start, length))
+        digest = seen.add((key, count), self.fetch(start, length))
         return LazyArray(_STRING, count, start, self.at, digest)
 
     def check_fields(self, metadata: Mapping[str, Any], arrays: Mapping[str, LazyArray]) -> None:
@@ -318,16 +280,29 @@ class _Reader:
 
     def tensors(self, count: int, metadata: Mapping[str, Any]) -> tuple[TensorInfo, ...]:
         infos, names = [], set()
+        u64, u32 = _STRUCTS["Q"].unpack_from, _STRUCTS["I"].unpack_from
+        piece = b""
         for _ in range(count):
-            name = self.string("a tensor name")
-            if name in names or len(name) > 63:
-                raise self.bad(f"the tensor name {name[:70]!r} is repeated or too long")
+            start = self.at - self.base
+            if start + _LONGEST_INFO > len(piece):
+                start = self.look(min(_LONGEST_INFO, self.size - self.at))
+                piece = self.piece
+            try:
+                (length,) = u64(piece, start)
+                name = piece[start + 8 : start + 8 + length].decode("utf-8")
+                if length > 63 or name in names:
+                    raise self.bad(f"the tensor name {name[:70]!r} is repeated or too long")
+                (n_dims,) = u32(piece, start + 8 + length)
+                if not 1 <= n_dims <= 4:
+                    raise self.bad(f"the tensor {name!r} has {n_dims} dimensions")
+                *shape, kind, offset = _SHAPES[n_dims].unpack_from(piece, start + 12 + length)
+            except UnicodeDecodeError:
+                raise self.bad("a tensor name is not UTF-8 text") from None
+            except struct.error:
+                raise self.bad(f"the header ends early, at byte {self.size}") from None
             names.add(name)
-            n_dims = self.number("I")
-            if not 1 <= n_dims <= 4:
-                raise self.bad(f"the tensor {name!r} has {n_dims} dimensions")
-            shape = tuple(int(self.number("Q")) for _ in range(n_dims))
-            infos.append((name, shape, self.number("I"), int(self.number("Q"))))
+            infos.append((name, tuple(shape), kind, offset))
+            self.at += 12 + length + _SHAPES[n_dims].size
         alignment = int(metadata.get("general.alignment", 32))
         base = (self.at + alignment - 1) // alignment * alignment
         return tuple(self.tensor(info, base, alignment) for info in infos)

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from specchat.default_model import default_model
-from specchat.engine.header_reader import forget_arrays
+from specchat.engine.header_strings import forget_arrays
 from specchat.errors import ModelFileError
 from specchat.models.facts import Facts, FactsCache
 from specchat.models.places import Candidate, candidates, known_places
