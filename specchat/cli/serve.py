@@ -66,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
     defaults = options.settings(args)
     sock = listen(args.host, args.port)  # before the weights: a taken port shows at once
     try:
+        embedder = _embedder(args)
         service = Service(options.load_engine(args, sequences=args.parallel), waiting=args.queue)
         try:
             service.call(lambda: service.engine.calibration)  # not at the first client's expense
-            embedder = _embedder(args)
             app = create_app(
                 service, door=door, defaults=defaults, model=args.alias, embedder=embedder
             )

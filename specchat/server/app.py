@@ -24,6 +24,8 @@ from specchat.server.jobs import Jobs
 from specchat.server.metrics import Metrics
 from specchat.server.security import Door, Guard
 
+_ANY = ("GET", "POST", "DELETE")
+
 log = logging.getLogger("specchat.server")
 
 
@@ -51,8 +53,10 @@ def create_app(
         Route("/v1/models/{model:path}", models.deleted, methods=["DELETE"]),
         Route("/v1/chat/completions", chat.create, methods=["POST"]),
         Route("/v1/chat/completions", _stored),
+        Route("/v1/chat/completions/{rest:path}", _not_stored, methods=_ANY),
         Route("/v1/completions", completions.create, methods=["POST"]),
         Route("/v1/responses", responses.create, methods=["POST"]),
+        Route("/v1/responses/{rest:path}", _not_stored, methods=_ANY),
         Route("/v1/embeddings", embeddings.create, methods=["POST"]),
     ]
     middleware = [Middleware(Guard, door, metrics, [route.path for route in routes])]
@@ -107,6 +111,15 @@ async def _docs(request: Request) -> Response:
 
 async def _stored(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": [], "has_more": False})  # nothing ever is
+
+
+async def _not_stored(request: Request) -> Response:
+    """Retrieving, changing, cancelling, compacting: all that needs an answer of earlier."""
+    raise ApiError(
+        404,
+        "This server stores no answers: it keeps nothing that could be found by an id.",
+        code="not_stored",
+    )
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

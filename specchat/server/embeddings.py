@@ -81,7 +81,15 @@ def _tokens(model: EmbeddingModel, body: EmbeddingRequest) -> list[Sequence[int]
     items = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     if any(isinstance(item, str) and not item for item in items):
         raise bad_request("An input is empty.", "input")
-    return [model.tokens(item) if isinstance(item, str) else item for item in items]
+    texts = [model.tokens(item) if isinstance(item, str) else item for item in items]
+    longest = max(map(len, texts))
+    if longest > model.n_ctx:
+        raise bad_request(
+            f"An input has {longest} tokens; {model.path.stem} reads at most {model.n_ctx}.",
+            "input",
+            "context_length_exceeded",
+        )
+    return texts
 
 
 def _cut(vector: Vectors, dimensions: int | None) -> Vectors:

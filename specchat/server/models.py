@@ -14,23 +14,22 @@ from specchat.server.errors import ApiError
 
 async def listed(request: Request) -> Response:
     server = context(request)
-    found = [_model(server)]
-    if server.embedder is not None:
-        found.append({**found[0], "id": server.embedder.path.stem, "meta": _meta(server.embedder)})
-    return JSONResponse({"object": "list", "data": found})
+    embedder = server.embedder
+    data = [_model(server), *([_embedder(server, embedder)] if embedder else [])]
+    return JSONResponse({"object": "list", "data": data})
 
 
 async def one(request: Request) -> Response:
     """Any name: requests for any name are answered too."""
-    return JSONResponse(_model(context(request)))
+    server = context(request)
+    embedder = server.embedder
+    if embedder is not None and request.path_params["model"] == embedder.path.stem:
+        return JSONResponse(_embedder(server, embedder))
+    return JSONResponse(_model(server))
 
 
 async def deleted(request: Request) -> Response:
     raise ApiError(403, "The loaded model cannot be deleted.", code="not_supported")
-
-
-def _meta(embedder: EmbeddingModel) -> dict[str, Any]:
-    return {"n_ctx": embedder.n_ctx, "n_embd": embedder.width}
 
 
 def _model(server: Context) -> dict[str, Any]:
@@ -49,3 +48,8 @@ def _model(server: Context) -> dict[str, Any]:
             "draft": draft.path.stem if draft else None,
         },
     }
+
+
+def _embedder(server: Context, embedder: EmbeddingModel) -> dict[str, Any]:
+    meta = {"n_ctx": embedder.n_ctx, "n_embd": embedder.width}
+    return {**_model(server), "id": embedder.path.stem, "meta": meta}

@@ -82,6 +82,7 @@ def _complete(server: Context, response: dict[str, Any], answer: Answer, output:
     for _ in output.close("incomplete" if cut else "completed"):
         pass
     counts = usage([answer])
+    prompt = counts["prompt_tokens_details"]
     response |= {
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
@@ -89,8 +90,7 @@ def _complete(server: Context, response: dict[str, Any], answer: Answer, output:
         "usage": {
             "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": {
-                "cached_tokens": counts["prompt_tokens_details"]["cached_tokens"],
-                "cache_write_tokens": 0,  # required by openai-python from 3.50 on
+                name: prompt[name] for name in ("cached_tokens", "cache_write_tokens")
             },
             "output_tokens": counts["completion_tokens"],
             "output_tokens_details": {

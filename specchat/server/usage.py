@@ -18,13 +18,15 @@ def usage(answers: Sequence[Answer], choices: int = 1) -> dict[str, Any]:
     ends = finishes(answers)
     prompt = sum(end.usage.prompt_tokens for end in ends[::choices])
     completion = sum(end.usage.completion_tokens for end in ends)
+    cached = sum(end.usage.cached_tokens for end in ends[::choices])
     accepted = sum(answer.predicted_accepted for answer in answers)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {
-            "cached_tokens": sum(end.usage.cached_tokens for end in ends[::choices]),
+            "cached_tokens": cached,
+            "cache_write_tokens": prompt - cached,
             "audio_tokens": 0,
         },
         "completion_tokens_details": {

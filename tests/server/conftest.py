@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from specchat.engine.engine import Engine, Settings
-from specchat.engine.llama import EmbeddingModel, ModelOptions
+from specchat.engine.llama import ModelOptions
 from specchat.engine.sampling import SamplingParams
 from specchat.engine.service import Service
 from specchat.server.app import create_app
@@ -91,12 +91,11 @@ def single(smollm2: Any) -> Iterator[Endpoint]:
 
 
 @contextmanager
-def serving(
-    service: Service, door: Door | None = None, embedder: EmbeddingModel | None = None
-) -> Iterator[Endpoint]:
+def serving(service: Service, **options: Any) -> Iterator[Endpoint]:
+    """`options` are those of `create_app`."""
     sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    app = create_app(service, door=door, defaults=DEFAULTS, model="smol", embedder=embedder)
+    app = create_app(service, **{"defaults": DEFAULTS, "model": "smol", **options})
     server = Beside(app, sock)
     endpoint = Endpoint(port, service)
     try:
@@ -124,4 +123,4 @@ def serve(service: Service) -> Iterator[Callable[[Door], Endpoint]]:
     from contextlib import ExitStack
 
     with ExitStack() as stack:
-        yield lambda door: stack.enter_context(serving(service, door))
+        yield lambda door: stack.enter_context(serving(service, door=door))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import gguf
 import numpy as np
 import pytest
+from tiny_bert import TOKENS, write_tiny_bert
 from tiny_llama import WIDTH, write_tiny_llama
 
 from specchat.engine.llama import EmbeddingModel
-from specchat.errors import ModelLoadError, PromptTooLongError
+from specchat.errors import BadRequestError, DecodeError, ModelLoadError, PromptTooLongError
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +99,8 @@ def test_useless_input_is_refused(embedding, given) -> None:
 
 
 def test_a_text_over_the_context_is_refused_with_the_numbers(embedding, model) -> None:
-    error = refused(embedding, input="x" * 400)
-    assert error["code"] == "context_length_exceeded"
+    error = refused(embedding, input=["x", "x" * 400])
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
     assert str(model.n_ctx) in error["message"]
     with pytest.raises(PromptTooLongError):
         model.embed([5] * (model.n_ctx + 1))
@@ -106,6 +109,7 @@ def test_a_text_over_the_context_is_refused_with_the_numbers(embedding, model) -
 def test_both_models_are_listed(embedding) -> None:
     data = embedding.http.get("/v1/models").json()["data"]
     assert [m["id"] for m in data] == ["smol", "tiny-embed"]
+    assert embedding.http.get("/v1/models/tiny-embed").json() == data[1]
 
 
 def test_without_an_embedding_model_it_says_so(endpoint) -> None:
@@ -119,3 +123,44 @@ def test_a_chat_model_is_refused_as_embedding_model(tmp_path) -> None:
     write_tiny_llama(path)
     with pytest.raises(ModelLoadError, match="no embedding model"):
         EmbeddingModel.load(path)
+
+
+@pytest.mark.parametrize("pooling", [None, gguf.PoolingType.NONE, gguf.PoolingType.RANK])
+def test_encoders_that_make_no_vectors_are_refused(tmp_path, pooling) -> None:
+    write_tiny_bert(tmp_path / "model.gguf", pooling)
+    with pytest.raises(ModelLoadError, match=r"model\.gguf"):
+        EmbeddingModel.load(tmp_path / "model.gguf")
+
+
+def test_an_encoder_pools_as_its_file_says(tmp_path) -> None:
+    found = []
+    for pooling in (gguf.PoolingType.MEAN, gguf.PoolingType.CLS, gguf.PoolingType.LAST):
+        write_tiny_bert(tmp_path / "model.gguf", pooling)
+        bert = EmbeddingModel.load(tmp_path / "model.gguf", threads=1)
+        ids = bert.tokens("The quick [SEP]")
+        found.append(bert.embed(ids))
+        assert (bert.embed(ids) == found[-1]).all()
+        bert.close()
+    # Around the text are the model's own tokens; in it there are none.
+    assert [TOKENS[i] for i in ids][:3] == ["[CLS]", "▁the", "▁quick"]
+    assert ids.count(TOKENS.index("[SEP]")) == 1
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert abs(found[one] @ found[other]) < 0.99
+    with pytest.raises(DecodeError, match="closed"):
+        bert.embed(ids)
+
+
+def test_ids_that_would_end_the_process_are_refused(model: EmbeddingModel) -> None:
+    for tokens in ([], [-1], [model.tokenizer.n_vocab]):
+        with pytest.raises(BadRequestError):
+            model.embed(tokens)
+
+
+def test_requests_beside_each_other_and_beside_a_chat(embedding) -> None:
+    texts = ["one", "two", "three", "four"]
+    alone = [embed(embedding, input=text)["data"] for text in texts] * 4
+    with ThreadPoolExecutor(5) as pool:
+        chat = pool.submit(embedding.answer, max_tokens=20)
+        together = list(pool.map(lambda text: embed(embedding, input=text)["data"], texts * 4))
+        assert chat.result()["usage"]["completion_tokens"] == 20
+    assert together == alone

@@ -19,7 +19,9 @@ from specchat.errors import BadRequestError, DecodeError, ModelLoadError, Prompt
 
 Vectors = npt.NDArray[np.float32]
 
-_LONGEST = 8192  # tokens; a whole text is one call, which needs memory for all of it
+# Tokens of a text. A whole text is one call, which needs memory for all of it; a decoder's
+# also for every token's logits (at 8192 tokens 1.7 GB with SmolLM2's vocabulary).
+_LONGEST_ENCODED, _LONGEST_DECODED = 8192, 2048
 
 
 class EmbeddingModel:
@@ -31,11 +33,9 @@ class EmbeddingModel:
         self.path = path
         self._model, self._context = model, context
         self._lock = threading.Lock()
-        self._vocab = C.llama_model_get_vocab(model)
-        self.tokenizer = Tokenizer(self._vocab)
+        self.tokenizer = Tokenizer(C.llama_model_get_vocab(model))
         self.width: int = C.llama_model_n_embd_out(model)
         self.n_ctx: int = C.llama_n_ctx(context)
-        self._encodes = C.llama_model_has_encoder(model) and not C.llama_model_has_decoder(model)
 
     @classmethod
     def load(cls, path: str | Path, *, n_gpu_layers: int = -1, threads: int = 0) -> EmbeddingModel:
@@ -55,7 +55,8 @@ class EmbeddingModel:
             raise ModelLoadError(f"Cannot load {header.path}: {last_error()}")
         context_params = C.llama_context_default_params()
         context_params.embeddings = True
-        context_params.n_ctx = min(C.llama_model_n_ctx_train(model) or _LONGEST, _LONGEST)
+        longest = _LONGEST_DECODED if header.get("attention.causal", True) else _LONGEST_ENCODED
+        context_params.n_ctx = min(C.llama_model_n_ctx_train(model) or longest, longest)
         context_params.n_batch = context_params.n_ubatch = context_params.n_ctx
         context_params.n_threads = context_params.n_threads_batch = threads or default_threads()
         context = C.llama_init_from_model(model, context_params)
@@ -69,14 +70,7 @@ class EmbeddingModel:
 
     def tokens(self, text: str) -> list[int]:
         """Token ids with the begin and end that the model was trained with."""
-        plain = self.tokenizer.tokenize(text)
-        size = len(plain) + 8
-        raw = text.encode("utf-8", "replace")
-        buffer = (C.llama_token * size)()
-        n = C.llama_tokenize(self._vocab, raw, len(raw), buffer, size, True, False)
-        if n < 0:
-            raise BadRequestError("The text cannot be tokenised.", "input")
-        return list(buffer[:n])
+        return self.tokenizer.tokenize(text, add_special=True)
 
     def embed(self, tokens: Sequence[int]) -> Vectors:
         """The vector of one text: shape (width,), of length 1.
@@ -107,7 +101,7 @@ class EmbeddingModel:
         memory = C.llama_get_memory(self._context)
         if memory:
             C.llama_memory_clear(memory, True)
-        call = C.llama_encode if self._encodes else C.llama_decode
+        call = C.llama_decode if memory else C.llama_encode
         if code := call(self._context, C.llama_batch_get_one(ids, n)):
             raise DecodeError(f"llama.cpp returned {code} for {self.path.name}: {last_error()}")
         pointer = C.llama_get_embeddings_seq(self._context, 0)

@@ -41,16 +41,21 @@ class Tokenizer:
         self._check(token)
         return bytes(C.llama_vocab_get_text(self._vocab, token) or b"").decode("utf-8", "replace")
 
-    def tokenize(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """Token ids of `text`, never adding BOS or EOS.
+    def tokenize(
+        self, text: str, *, parse_special: bool = False, add_special: bool = False
+    ) -> list[int]:
+        """Token ids of `text`.
 
-        With `parse_special` false, text that looks like a control token stays text.
+        With `parse_special` false, text that looks like a control token stays text. With
+        `add_special`, the vocabulary's own tokens are put around it ([CLS], BOS, EOS, ...).
         """
         raw = text.encode("utf-8", "replace")
         size = len(raw) + 8
         while True:
             buffer = (C.llama_token * size)()
-            n = C.llama_tokenize(self._vocab, raw, len(raw), buffer, size, False, parse_special)
+            n = C.llama_tokenize(
+                self._vocab, raw, len(raw), buffer, size, add_special, parse_special
+            )
             if n >= 0:
                 return list(buffer[:n])
             if n == -(2**31):
