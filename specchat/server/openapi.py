@@ -10,44 +10,50 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from specchat import __version__
+from specchat.server import openapi_answers as answers
 from specchat.server.embeddings import EmbeddingRequest
+from specchat.server.openapi_answers import Schema
 from specchat.server.responses_input import ResponsesRequest
 from specchat.server.schemas import ChatRequest, CompletionRequest
 
 _STREAM = "With stream: server-sent events."
-_POSTS: dict[str, tuple[str, type[BaseModel]]] = {
-    "/v1/chat/completions": (f"Answer a conversation. {_STREAM}", ChatRequest),
-    "/v1/completions": (f"Continue a text or token ids. {_STREAM}", CompletionRequest),
-    "/v1/responses": (f"Answer a conversation; nothing is stored. {_STREAM}", ResponsesRequest),
-    "/v1/embeddings": ("Vectors of texts, with an embedding model.", EmbeddingRequest),
+# Path: what it does, its body, its answer, whether that may be a stream.
+_POSTS: dict[str, tuple[str, type[BaseModel], Schema, bool]] = {
+    "/v1/chat/completions": (f"Answer a conversation. {_STREAM}", ChatRequest, answers.CHAT, True),
+    "/v1/completions": (
+        f"Continue a text or token ids. {_STREAM}",
+        CompletionRequest,
+        answers.COMPLETION,
+        True,
+    ),
+    "/v1/responses": (
+        f"Answer a conversation; nothing is stored. {_STREAM}",
+        ResponsesRequest,
+        answers.RESPONSE,
+        True,
+    ),
+    "/v1/embeddings": (
+        "Vectors of texts; needs an embedding model.",
+        EmbeddingRequest,
+        answers.EMBEDDINGS,
+        False,
+    ),
 }
 _GETS = {
-    "/v1/models": "The loaded model.",
-    "/v1/models/{model}": "The loaded model, under any name.",
-    "/health": "Whether the server is up; needs no key.",
-    "/openapi.json": "This document.",
+    "/v1/chat/completions": ("Stored answers: none ever are.", answers.STORED),
+    "/v1/models": ("The loaded models.", answers.MODELS),
+    "/v1/models/{model}": ("The loaded model, under any name.", answers.MODEL),
+    "/health": ("Whether the server is up; needs no key.", answers.HEALTH),
+    "/openapi.json": ("This document.", {"type": "object"}),
 }
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+_JSON = "application/json"
 _STATUSES = {
     "400": "Something in the request is wrong; `param` names it.",
     "401": "The API key is missing or wrong.",
     "403": "A foreign Host or Origin.",
     "404": "There is no such path.",
+    "405": "The path has no such method.",
+    "408": "The body did not arrive in time.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "429": "Too many requests wait; see Retry-After.",
@@ -57,16 +63,18 @@ _STATUSES = {
 
 @cache
 def document() -> dict[str, Any]:
-    models = [(model, "validation") for _, model in _POSTS.values()]
+    models = [(model, "validation") for _, model, _, _ in _POSTS.values()]
     _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-    paths: dict[str, Any] = {}
-    for path, (text, model) in _POSTS.items():
-        content = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
-        body = {"required": True, "content": {"application/json": content}}
-        answer: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
-        paths[path] = {"post": {**_operation(text, answer), "requestBody": body}}
-    for path, text in _GETS.items():
-        paths[path] = {"get": _operation(text, {"application/json": {}})}
+    paths: dict[str, dict[str, Any]] = {}
+    for path, (text, model, answer, streams) in _POSTS.items():
+        body = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+        content: dict[str, Any] = {_JSON: {"schema": answer}}
+        if streams:
+            content["text/event-stream"] = {}
+        request = {"required": True, "content": {_JSON: body}}
+        paths[path] = {"post": {**_operation(text, content), "requestBody": request}}
+    for path, (text, answer) in _GETS.items():
+        paths.setdefault(path, {})["get"] = _operation(text, {_JSON: {"schema": answer}})
     name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     paths["/v1/models/{model}"]["get"]["parameters"] = [name]
     paths["/metrics"] = {"get": _operation("Counters for Prometheus.", {"text/plain": {}})}
@@ -75,7 +83,7 @@ def document() -> dict[str, Any]:
         "info": {"title": "specchat", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {**schemas.get("$defs", {}), "Error": _ERROR},
+            "schemas": {**schemas.get("$defs", {}), "Error": answers.ERROR},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
@@ -83,7 +91,7 @@ def document() -> dict[str, Any]:
 
 
 def _operation(text: str, content: dict[str, Any]) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    error = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
     errors = {code: {"description": why, "content": error} for code, why in _STATUSES.items()}
     return {
         "summary": text,
@@ -100,7 +108,7 @@ def page() -> str:
             parts.append(
                 f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}"
             )
-            if path in _POSTS:
+            if method == "post":
                 parts.append(_fields(_POSTS[path][1]))
     style = "body{font:16px sans-serif;max-width:60em;margin:2em auto}td{padding:.2em 1em .2em 0}"
     return (

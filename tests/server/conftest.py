@@ -112,6 +112,12 @@ def endpoint(service: Service) -> Iterator[Endpoint]:
 
 
 @pytest.fixture(scope="session")
+def serve_service() -> Callable[..., Any]:
+    """Makes servers over any service, as context managers."""
+    return serving
+
+
+@pytest.fixture(scope="session")
 def serve_with(service: Service) -> Callable[..., Any]:
     """Makes servers over the same engine, as context managers."""
     return partial(serving, service)
