@@ -39,7 +39,7 @@ def tiny(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_made_up_requests_meet_no_server_error(
-    tiny: dict[str, Any], serve_service: Callable[..., Any]
+    tiny: dict[str, Any], serve_service: Callable[..., Any], tmp_path: Path
 ) -> None:
     with serve_service(**tiny, defaults=Settings(max_tokens=4)) as endpoint:
         run = subprocess.run(
@@ -49,6 +49,7 @@ def test_made_up_requests_meet_no_server_error(
                 *("--phases", "coverage,fuzzing", "--max-examples", "20", "--workers", "1"),
                 *("--generation-deterministic", "--no-color"),
             ],
+            cwd=tmp_path,  # it writes reports there
             capture_output=True,
             text=True,
             timeout=400,
