@@ -47,7 +47,7 @@ def test_made_up_requests_meet_no_server_error(
                 *(sys.executable, "-m", "schemathesis.cli", "run"),
                 *(f"{endpoint.url}/openapi.json", "--checks", ",".join(CHECKS)),
                 *("--phases", "coverage,fuzzing", "--max-examples", "20", "--workers", "1"),
-                *("--generation-deterministic", "--no-color"),
+                *("--generation-deterministic", "--request-timeout", "60", "--no-color"),
             ],
             cwd=tmp_path,  # it writes reports there
             capture_output=True,
