@@ -100,6 +100,10 @@ class BadRequestError(SpecchatError):
         super().__init__(message)
 
 
+class EndpointError(SpecchatError):
+    """A server elsewhere cannot be reached, refuses, or does not speak OpenAI's API."""
+
+
 class QueueFullError(SpecchatError):
     """Too many requests wait for the engine already; the client should try again later."""
 

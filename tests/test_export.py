@@ -11,7 +11,7 @@ from history_samples import FINISH, sample_round, sample_token, sample_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.events import Alternative, Kind
+from specchat.engine.events import Alternative, Kind, Token
 from specchat.history import Conversation, Message, Record, Status
 from specchat.history.export import Exported, to_html, to_json, to_markdown
 
@@ -78,7 +78,7 @@ def test_html_colours_every_kind() -> None:
     ]
     style = to_html(CHAT, [])
     for kind in Kind:
-        assert (f".{kind} " in style) == (kind is not Kind.PLAIN)
+        assert (f".{kind} " in style) == (kind not in (Kind.PLAIN, Kind.UNKNOWN))
     assert "resampled" in style[style.index("underline") - 80 : style.index("underline")]
 
 
@@ -182,3 +182,9 @@ def test_json_has_everything() -> None:
     assert stored["tokens"][1]["alternatives"] == [{"id": 5, "text": "\x1b", "logprob": None}]
     assert stored["rounds"][0]["index"] == 7
     assert stored["rounds"][0]["reason"] == "predicted best"
+
+
+def test_pieces_of_unknown_origin_claim_nothing() -> None:
+    piece = Token(-1, "word", Kind.UNKNOWN, Kind.UNKNOWN, -1, None)
+    html = to_html(CHAT, [(answer(["word"])[0], Record((piece,), ()))])
+    assert 'class="unknown" title="not reported by the server">word' in html

@@ -276,12 +276,12 @@ alternatives = st.lists(
 ).map(tuple)
 tokens_ = st.builds(
     Token,
-    id=st.integers(0, 300_000),
+    id=st.integers(-1, 300_000),
     text=texts,
     kind=st.sampled_from(Kind),
     text_kind=st.sampled_from(Kind),
-    round=st.integers(0, 10_000),
-    p=floats,
+    round=st.integers(-1, 10_000),
+    p=st.none() | floats,
     q=st.none() | floats,
     acceptance=st.none() | floats,
     rejected=st.none() | st.builds(Rejected, st.integers(0, 300_000), texts, floats, floats),

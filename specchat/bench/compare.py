@@ -13,11 +13,7 @@ from specchat.bench.prompts import PROMPTS
 from specchat.bench.runner import answer
 from specchat.engine.engine import Engine, Settings
 from specchat.engine.sampling import SamplingParams
-from specchat.errors import SpecchatError
-
-
-class EndpointError(SpecchatError):
-    """The other server cannot be reached or answers with an error."""
+from specchat.errors import EndpointError
 
 
 @dataclass(frozen=True, slots=True)

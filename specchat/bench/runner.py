@@ -119,8 +119,8 @@ def answer(engine: Engine, prompt: str, settings: Settings) -> Run:
         if stats.last is not None and stats.last.reason != "no room for a draft":
             reason = stats.last.reason
     return Run(
-        "", 0, 0, 0.0, "", stats.tokens, stats.tokens_per_second, stats.tokens_per_call,
-        stats.acceptance, reason,
+        "", 0, 0, 0.0, "", stats.tokens, stats.tokens_per_second or 0.0,
+        stats.tokens_per_call or 0.0, stats.acceptance, reason,
     )  # fmt: skip
 
 

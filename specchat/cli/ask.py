@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from specchat.cli import options
+from specchat.cli import options, remote
 from specchat.errors import BadRequestError
 
 if TYPE_CHECKING:
     from specchat.cli.output import Writer
+    from specchat.engine.engine import Engine, LoadProgress
     from specchat.engine.events import Event
     from specchat.engine.stats import Stats
+    from specchat.remote import RemoteEngine
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +35,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer one prompt. Raises SpecchatError for everything a user can get wrong."""
     prompt = _prompt(args)
+    remote.check(args)
     if prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json:
+        if args.endpoint:
+            raise BadRequestError(
+                'The app runs models of this machine; ask the --endpoint with -p "…".', "endpoint"
+            )
         from specchat.tui.app import run as open_app
 
         return open_app(args)
@@ -61,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 progress.show(stage, share)
                 return not cancel.is_set()
 
-            engine = worker.submit(lambda: options.load_engine(args, report)).result()
+            engine = worker.submit(lambda: _engine(args, report)).result()
 
         def begin() -> tuple[Stats, Iterator[Event]]:
             events = engine.chat(messages, settings, cancel)  # may measure the models first
@@ -69,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
         try:
             stats, events = worker.submit(begin).result()
+            for note in getattr(engine, "notes", ()):
+                _note(note)
             for event in worker.stream(lambda: events):
                 stats.add(event)
                 writer.add(event)
@@ -86,6 +95,10 @@ def run(args: argparse.Namespace) -> int:
     if stats.finish is not None and stats.finish.reason == "cancelled":
         return 130
     return 0
+
+
+def _engine(args: argparse.Namespace, progress: LoadProgress) -> Engine | RemoteEngine:
+    return remote.connect(args) if args.endpoint else options.load_engine(args, progress)
 
 
 def _prompt(args: argparse.Namespace) -> str | None:
@@ -109,7 +122,7 @@ def _writer(args: argparse.Namespace) -> Writer:
     if not attributes:
         return PlainWriter(strip=sys.stdout.isatty())
     writer = ColourWriter(colours)
-    if not args.quiet and sys.stderr.isatty():
+    if not args.quiet and not args.endpoint and sys.stderr.isatty():
         print(writer.legend(), file=sys.stderr)
     return writer
 

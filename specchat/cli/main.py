@@ -62,7 +62,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog="specchat")
         importlib.import_module(COMMANDS[named]).add_parser(parser.add_subparsers())
         return parser
-    from specchat.cli import ask
+    from specchat.cli import ask, remote
     from specchat.cli.options import add_model_flags, add_sampling_flags
 
     parser = argparse.ArgumentParser(
@@ -75,13 +75,16 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"specchat {__version__}")
     ask.add_flags(parser)
     add_model_flags(parser)
+    remote.add_flags(parser)
     add_sampling_flags(parser)
     parser.set_defaults(run=ask.run)
     return parser
 
 
 def _resolve_names(args: argparse.Namespace) -> None:
-    """-m and -d may be names instead of files."""
+    """-m and -d may be names instead of files; a server elsewhere has names of its own."""
+    if getattr(args, "endpoint", None) is not None:
+        return
     if getattr(args, "model", None) or getattr(args, "draft", None):
         from specchat.cli.names import resolve_names
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Protocol, TextIO
 
 from specchat.engine.controller import Prediction
-from specchat.engine.events import Event, Kind, Round, Token
+from specchat.engine.events import Event, Kind, Round, Token, Usage
 from specchat.engine.stats import Stats
 from specchat.engine.text import strip_control
 
@@ -19,6 +19,7 @@ _STYLES = {
     Kind.RESAMPLED: ("4", "38;5;208"),  # underline, orange
     Kind.BONUS: ("1", "38;5;153"),  # bold, light blue
     Kind.PLAIN: ("", ""),
+    Kind.UNKNOWN: ("", ""),
 }
 
 
@@ -67,7 +68,7 @@ class ColourWriter:
         return f"\x1b[{codes}m{text}\x1b[0m" if codes else text
 
     def legend(self) -> str:
-        return " ".join(self.style(kind, str(kind)) for kind in _STYLES)
+        return " ".join(self.style(kind, str(kind)) for kind in _STYLES if kind != Kind.UNKNOWN)
 
 
 class JsonWriter:
@@ -95,38 +96,59 @@ def summary(stats: Stats) -> dict[str, Any]:
     return {
         "finish_reason": finish.reason if finish else None,
         "stop": finish.stop if finish else None,
-        "usage": asdict(finish.usage) if finish else None,
+        "usage": _counts(finish.usage) if finish else None,
         "prefill_seconds": finish.prefill_seconds if finish else None,
         "generate_seconds": finish.generate_seconds if finish else None,
         "tokens_per_second": stats.tokens_per_second,
         "tokens_per_call": stats.tokens_per_call,
         "acceptance": stats.acceptance,
-        "draft_seconds": stats.draft_seconds,
-        "verify_seconds": stats.verify_seconds,
-        "sample_seconds": stats.sample_seconds,
+        "draft_seconds": stats.draft_seconds if stats.last else None,
+        "verify_seconds": stats.verify_seconds if stats.last else None,
+        "sample_seconds": stats.sample_seconds if stats.last else None,
         "speedup": asdict(speedup) if speedup else None,
     }
 
 
+def _counts(usage: Usage) -> dict[str, int | None]:
+    counts = asdict(usage)
+    unknown = counts.pop("unknown")
+    return {name: None if name in unknown else count for name, count in counts.items()}
+
+
 def summary_line(stats: Stats) -> str:
-    """One line for people."""
-    parts = [
-        f"{stats.tokens} tokens",
-        f"{stats.tokens_per_second:.1f} tok/s",
-        f"{stats.tokens_per_call:.2f} tok/call",
-        "nothing drafted" if stats.acceptance is None else f"acceptance {stats.acceptance:.0%}",
-    ]
+    """One line for people. Says what a remote server did not tell."""
+
+    def told(name: str, text: str, what: str) -> str:
+        return f"{what} not reported" if name in stats.unknown else text
+
+    parts = [told("completion_tokens", f"{stats.tokens} tokens", "tokens")]
+    if stats.tokens_per_second is not None:
+        parts.append(f"{stats.tokens_per_second:.1f} tok/s")
+    if stats.tokens_per_call is not None:
+        parts.append(f"{stats.tokens_per_call:.2f} tok/call")
+    if stats.acceptance is not None:
+        parts.append(f"acceptance {stats.acceptance:.0%}")
+    else:
+        parts.append(told("drafted_tokens", "nothing drafted", "drafting"))
+    if stats.note:
+        parts[-1] += f" ({stats.note})"
     speedup = stats.speedup
     if speedup is not None:
         parts.append(f"speedup {speedup.ratio:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})")
     elif stats.acceptance is not None:
         parts.append("speedup not measured")
     if stats.finish is not None:
-        cached = stats.finish.usage.cached_tokens
-        parts.append(f"{stats.finish.usage.prompt_tokens} prompt tokens, {cached} cached")
+        parts += _prompt_counts(stats.finish.usage)
         if stats.finish.reason != "stop":
             parts.append(f"ended by {stats.finish.reason}")
     return " · ".join(parts)
+
+
+def _prompt_counts(usage: Usage) -> list[str]:
+    if "prompt_tokens" in usage.unknown:
+        return []
+    cached = "" if "cached_tokens" in usage.unknown else f", {usage.cached_tokens} cached"
+    return [f"{usage.prompt_tokens} prompt tokens{cached}"]
 
 
 def wants_colour(choice: str, stream: TextIO) -> tuple[bool, bool]:

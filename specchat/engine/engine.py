@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from specchat.engine.batch import drive
 from specchat.engine.calibration import Calibration
@@ -78,13 +78,19 @@ class Settings:
         make_rule(self.rule, self.tau)
 
 
+class Abortable(Protocol):
+    """What a `Cancel` ends: a model's running call, a connection. `abort(False)` takes it back."""
+
+    def abort(self, on: bool = True) -> None: ...
+
+
 class Cancel:
     """Stops one answer from any thread: between calls, and inside a CPU call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._set = False
-        self._models: Sequence[LlamaModel] = ()
+        self._models: Sequence[Abortable] = ()
 
     def set(self) -> None:
         with self._lock:
@@ -95,7 +101,7 @@ class Cancel:
     def is_set(self) -> bool:
         return self._set
 
-    def attach(self, models: Sequence[LlamaModel]) -> None:
+    def attach(self, models: Sequence[Abortable]) -> None:
         """While attached, `set` also aborts the running call of `models`."""
         with self._lock:
             for model in self._models:

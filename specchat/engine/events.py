@@ -1,7 +1,8 @@
 """What the engine tells its clients: immutable values, no behaviour beyond sums.
 
 A generation is a stream of `Prefill` events, then per round its `Token`s followed by one
-`Round`, and finally one `Finish`.
+`Round`, and finally one `Finish`. A remote server that does not report rounds gives a `Tally`
+now and then instead, and what it does not tell is marked as unknown, never made up.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ class Kind(StrEnum):
     RESAMPLED = "resampled"  # drawn from the target after it rejected a draft token
     BONUS = "bonus"  # drawn from the target after it accepted a whole draft
     PLAIN = "plain"  # drawn from the target in a round without a draft
+    UNKNOWN = "unknown"  # a remote server does not say
 
 
 # Order for colouring a character made of several tokens: the least certain one wins.
-WORST_FIRST = (Kind.RESAMPLED, Kind.PLAIN, Kind.BONUS, Kind.ACCEPTED)
+WORST_FIRST = (Kind.UNKNOWN, Kind.RESAMPLED, Kind.PLAIN, Kind.BONUS, Kind.ACCEPTED)
 
 
 class FinishReason(StrEnum):
@@ -34,7 +36,8 @@ class Alternative:
     """One candidate at a position.
 
     `logprob` is the natural-log probability under the raw model (temperature 1, before any
-    truncation).
+    truncation). `id` is below 0 where a remote server does not tell it; equal texts have
+    equal ids within an answer.
     """
 
     id: int
@@ -64,6 +67,9 @@ class Token:
     would be kept, None where there was no draft token. `rejected` is the draft token that
     stood here. `logprob` and `alternatives` are filled when log-probabilities were asked
     for: raw model, temperature 1, best first.
+
+    From a remote server that does not report tokens it is a piece of text, of one token or
+    several: `id` is below 0, `round` -1, the kinds are unknown and `p` is None.
     """
 
     id: int
@@ -71,7 +77,7 @@ class Token:
     kind: Kind
     text_kind: Kind
     round: int
-    p: float
+    p: float | None
     q: float | None = None
     acceptance: float | None = None
     rejected: Rejected | None = None
@@ -122,7 +128,8 @@ class Usage:
     """Token counts of one generation.
 
     `cached_tokens` of `prompt_tokens` were already in the target's KV cache
-    (`draft_cached_tokens` in the draft's).
+    (`draft_cached_tokens` in the draft's). `unknown` names the counts that a remote server
+    did not tell; they are 0 here.
     """
 
     prompt_tokens: int = 0
@@ -132,6 +139,20 @@ class Usage:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     target_calls: int = 0
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Sums so far, as a remote server counts them, where it does not report rounds.
+
+    `seconds` of generating, None where unknown. `note` says whose counts these are, if not
+    this answer's alone.
+    """
+
+    usage: Usage
+    seconds: float | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +166,4 @@ class Finish:
     stop: str | None = None
 
 
-Event = Prefill | Token | Round | Finish
+Event = Prefill | Token | Round | Tally | Finish

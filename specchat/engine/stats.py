@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from specchat.engine.events import Event, Finish, Prefill, Round
+from specchat.engine.events import Event, Finish, Prefill, Round, Tally
 
 _BASELINE_EVERY = 8  # rounds between two looks at the baseline, which changes slowly
 
@@ -21,10 +21,11 @@ class Speedup:
 
 
 class Stats:
-    """Sums over the rounds of an answer. Feed it every event.
+    """Sums over the rounds of an answer, or a remote server's own. Feed it every event.
 
     `plain_seconds(depth)` is the live baseline: what one token costs without a draft;
-    `plain_spread` its relative standard error.
+    `plain_spread` its relative standard error. `unknown` names the counts of `Usage` that a
+    remote server does not tell, `note` whose counts it tells.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Stats:
         self.prefill: Prefill | None = None
         self.finish: Finish | None = None
         self.last: Round | None = None
+        self.unknown: Collection[str] = ()
+        self.note = ""
         self._baseline = 0.0  # seconds of a plain token, lately
         self._pairs: list[tuple[float, float]] = []  # seconds plain would take, seconds taken
 
@@ -48,6 +51,8 @@ class Stats:
             self._add_round(event)
         elif isinstance(event, Prefill):
             self.prefill = event
+        elif isinstance(event, Tally):
+            self._add_tally(event)
         elif isinstance(event, Finish):
             self.finish = event
 
@@ -69,14 +74,22 @@ class Stats:
                 self._baseline = self._plain_seconds(r.depth)
             self._pairs.append((r.emitted * self._baseline, r.total_seconds))
 
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
+    def _add_tally(self, tally: Tally) -> None:
+        usage = tally.usage
+        self.tokens, self.rounds = usage.completion_tokens, usage.target_calls
+        self.drafted, self.accepted = usage.drafted_tokens, usage.accepted_tokens
+        self.seconds = tally.seconds or 0.0
+        self.unknown, self.note = usage.unknown, tally.note
 
     @property
-    def tokens_per_call(self) -> float:
-        """Mean tokens per target call (tok/call)."""
-        return self.tokens / self.rounds if self.rounds else 0.0
+    def tokens_per_second(self) -> float | None:
+        """None where nothing was measured."""
+        return self.tokens / self.seconds if self.tokens and self.seconds else None
+
+    @property
+    def tokens_per_call(self) -> float | None:
+        """Mean tokens per target call (tok/call); None where no calls were counted."""
+        return self.tokens / self.rounds if self.rounds else None
 
     @property
     def acceptance(self) -> float | None:

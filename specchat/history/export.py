@@ -14,7 +14,7 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from specchat.engine.events import Token
+from specchat.engine.events import Kind, Token
 from specchat.engine.text import strip_control
 
 from .records import clean
@@ -122,7 +122,11 @@ def _spans(record: Record, text: str, last: bool) -> Iterator[str]:
 
 
 def _tooltip(token: Token) -> str:
-    tip = f"{token.kind.value}, round {token.round}, p {token.p:.3g}"
+    if token.kind is Kind.UNKNOWN:
+        return "not reported by the server"
+    tip = f"{token.kind.value}, round {token.round}"
+    if token.p is not None:
+        tip += f", p {token.p:.3g}"
     if token.q is not None:
         tip += f", q {token.q:.3g}"
     if token.acceptance is not None:
@@ -147,7 +151,8 @@ def _figures(message: Message) -> str:
         words.append(_line(message.error))
     if message.finish:
         usage = message.finish.usage
-        words.append(f"{usage.completion_tokens} tokens")
+        if "completion_tokens" not in usage.unknown:
+            words.append(f"{usage.completion_tokens} tokens")
         if usage.target_calls:
             words.append(f"{usage.completion_tokens / usage.target_calls:.2f} tok/call")
         if usage.drafted_tokens:

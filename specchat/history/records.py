@@ -26,7 +26,8 @@ from specchat.errors import HistoryError
 
 from .types import Record
 
-_LETTERS = {Kind.ACCEPTED: "a", Kind.RESAMPLED: "r", Kind.BONUS: "b", Kind.PLAIN: "p"}
+_LETTERS = {Kind.ACCEPTED: "a", Kind.RESAMPLED: "r", Kind.BONUS: "b", Kind.PLAIN: "p",
+            Kind.UNKNOWN: "u"}  # fmt: skip
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 # Columns in the order of Token's fields. The two kinds are strings, the rest lists.
 _COLUMNS = ("id", "text", "kind", "text_kind", "round", "p", "q", "acceptance", "rejected",
@@ -108,7 +109,8 @@ def unpack_finish(text: str | None) -> Finish | None:
         return None
     try:
         data = json.loads(text)
-        usage = Usage(**data.pop("usage"))
+        counts = data.pop("usage")
+        usage = Usage(**counts | {"unknown": tuple(counts.get("unknown", ()))})
         return Finish(reason=FinishReason(data.pop("reason")), usage=usage, **data)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -138,7 +140,7 @@ def _restore_round(row: list[Any]) -> Round:
 
 
 def _token(
-    id: int, text: str, kind: str, text_kind: str, round: int, p: float, q: float | None,
+    id: int, text: str, kind: str, text_kind: str, round: int, p: float | None, q: float | None,
     acceptance: float | None, rejected: Any, logprob: float | None, alternatives: Any,
     draft_alternatives: Any,
 ) -> Token:  # fmt: skip

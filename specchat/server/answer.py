@@ -122,6 +122,7 @@ def _figures(token: Token) -> dict[str, Any]:
         "id": token.id,
         "text": token.text,
         "kind": token.kind,
+        "text_kind": token.text_kind,
         "round": token.round,
         "p": token.p,
         "q": token.q,

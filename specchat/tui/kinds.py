@@ -17,6 +17,7 @@ MEANINGS = {
     Kind.RESAMPLED: "drawn from the target in place of a refused draft token",
     Kind.BONUS: "drawn from the target after a whole draft was kept",
     Kind.PLAIN: "drawn from the target without a draft",
+    Kind.UNKNOWN: "the server does not say where it came from",
 }
 _TAB = "    "
 
@@ -51,8 +52,9 @@ def looks(dark: bool, *, ansi: bool = False, colour: bool = True) -> Looks:
 
 def _looks(kinds: Sequence[Style], times: Sequence[Style]) -> Looks:
     order = (Kind.ACCEPTED, Kind.RESAMPLED, Kind.BONUS, Kind.PLAIN)
+    by_kind = dict(zip(order, kinds, strict=True)) | {Kind.UNKNOWN: Style()}
     draft, verify, sample = times
-    return Looks(dict(zip(order, kinds, strict=True)), draft, verify, sample, Style(dim=True))
+    return Looks(by_kind, draft, verify, sample, Style(dim=True))
 
 
 def shown(text: str) -> str:
@@ -85,5 +87,6 @@ def coloured(
 
 def legend(looks: Looks) -> Content:
     """One line that names the kinds in their own looks."""
-    parts = [Content.styled(str(kind), style) for kind, style in looks.kinds.items()]
+    told = [(kind, style) for kind, style in looks.kinds.items() if kind is not Kind.UNKNOWN]
+    parts = [Content.styled(str(kind), style) for kind, style in told]
     return Content("  ").join(parts)

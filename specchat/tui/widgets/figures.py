@@ -42,13 +42,21 @@ def meter(name: str, used: int, size: int, width: int, looks: Looks) -> Content:
 
 
 def speed(stats: Stats, looks: Looks) -> Content:
-    """The figures that matter most."""
-    accepted = "–" if stats.acceptance is None else f"{stats.acceptance:.0%}"
+    """The figures that matter most. What a remote server does not tell shows as unknown."""
+
+    def count(name: str, text: str) -> str:
+        return "unknown" if name in stats.unknown else text
+
+    tokens = count("completion_tokens", f"{stats.tokens} tokens")
+    calls = count("target_calls", f"{stats.rounds} calls")
+    kept = count("accepted_tokens", f"{stats.accepted} of {stats.drafted}")
     lines = [
-        _figure(f"{stats.tokens_per_second:.1f}", "tok/s", f"{stats.tokens} tokens", looks),
-        _figure(f"{stats.tokens_per_call:.2f}", "tok/call", f"{stats.rounds} calls", looks),
-        _figure(accepted, "accepted", f"{stats.accepted} of {stats.drafted}", looks),
+        _figure(_number(stats.tokens_per_second, ".1f"), "tok/s", tokens, looks),
+        _figure(_number(stats.tokens_per_call, ".2f"), "tok/call", calls, looks),
+        _figure(_number(stats.acceptance, ".0%"), "accepted", kept, looks),
     ]
+    if stats.note:
+        lines.append(Content.styled(stats.note, looks.muted))
     ratio = stats.speedup
     if ratio is None:
         lines.append(_figure("–", "speedup", "not measured", looks))
@@ -56,6 +64,10 @@ def speed(stats: Stats, looks: Looks) -> Content:
         interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
         lines.append(_figure(f"{ratio.ratio:.2f}×", "speedup", interval, looks))
     return Content("\n").join(lines)
+
+
+def _number(value: float | None, format: str) -> str:
+    return "–" if value is None else f"{value:{format}}"
 
 
 def _figure(value: str, name: str, more: str, looks: Looks) -> Content:

@@ -130,16 +130,17 @@ def choices(token: Token) -> list[Token]:
 
 def _kind(token: Token, place: str, looks: Looks) -> Content:
     nothing = "" if token.text else " (ends the answer, or a character that goes on)"
+    id = f", id {token.id}" if token.id >= 0 else ""
     return Content.assemble(
         (quoted(token.text), looks.kinds[token.kind]),
-        (f"{nothing}  token {place}, id {token.id}\n", looks.muted),
+        (f"{nothing}  token {place}{id}\n", looks.muted),
         (str(token.kind), looks.kinds[token.kind]),
         f": {MEANINGS[token.kind]}",
     )
 
 
 def _numbers(token: Token, looks: Looks) -> Content:
-    lines = [f"p target   {token.p:6.4f}"]
+    lines = ["p target        –" if token.p is None else f"p target   {token.p:6.4f}"]
     lines.append("q draft         –" if token.q is None else f"q draft    {token.q:6.4f}")
     if token.acceptance is not None:
         lines.append(f"acceptance {token.acceptance:6.4f}")

@@ -284,7 +284,9 @@ def _figures(finish: Finish) -> list[str]:
         words.append(f"{usage.completion_tokens / usage.target_calls:.2f} tok/call")
     if usage.drafted_tokens:
         words.append(f"{usage.accepted_tokens / usage.drafted_tokens:.0%} accepted")
-    return [*words, counted(usage.completion_tokens, "token")]
+    if "completion_tokens" not in usage.unknown:
+        words.append(counted(usage.completion_tokens, "token"))
+    return words
 
 
 def joined(first: Finish, second: Finish) -> Finish:
@@ -296,6 +298,7 @@ def joined(first: Finish, second: Finish) -> Finish:
         drafted_tokens=a.drafted_tokens + b.drafted_tokens,
         accepted_tokens=a.accepted_tokens + b.accepted_tokens,
         target_calls=a.target_calls + b.target_calls,
+        unknown=tuple(dict.fromkeys(a.unknown + b.unknown)),
     )
     seconds = first.generate_seconds + second.generate_seconds
     return replace(second, usage=usage, generate_seconds=seconds)
