@@ -5,25 +5,21 @@ from __future__ import annotations
 import queue
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.events import Resize
-from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Static
 
 from specchat.engine.events import Event, FinishReason, Prefill, Round, Token
 from specchat.engine.messages import Message as EngineMessage
 from specchat.engine.stats import Stats
 from specchat.engine.worker import Worker
 from specchat.errors import HistoryError, SpecchatError
-from specchat.history import Message, Record, Status
+from specchat.history import Message, Status
 from specchat.tui.attach import with_files
 from specchat.tui.choices import as_json
 from specchat.tui.conversation import OpenConversation
 from specchat.tui.greeting import greeting
-from specchat.tui.kinds import counted, shown
+from specchat.tui.kinds import shown
 from specchat.tui.messages import (
     Began,
     Depths,
@@ -36,40 +32,31 @@ from specchat.tui.messages import (
 )
 from specchat.tui.preferences import Preferences
 from specchat.tui.recorder import Recorder
+from specchat.tui.screens.showing import ShowingScreen, progress
 from specchat.tui.session import Session
-from specchat.tui.widgets.chat_view import ChatView
-from specchat.tui.widgets.history_list import HistoryList
-from specchat.tui.widgets.inspector import Inspector
 from specchat.tui.widgets.message import MessageView
-from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from specchat.engine.engine import Settings
-    from specchat.tui.app import SpecchatApp
 
 _FRAMES = 20  # per second
-_RECALLED = 4000  # characters of a question that ↑ brings back; attached files are longer
-_PANEL_FROM, _CHATS_FROM = 84, 110  # columns from which there is room for them
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(ShowingScreen):
     """One conversation with one engine. `waiting` means that the last message of the branch
     is a question whose answer has not begun.
     """
 
     def __init__(self, session: Session, chat: OpenConversation, preferences: Preferences) -> None:
-        super().__init__()
-        self.session, self.chat, self.preferences = session, chat, preferences
+        super().__init__(chat, preferences)
+        self.session = session
         self.settings: Settings | None = None
-        self.ready: Ready | None = None
         self.problem: SpecchatError | None = None  # why the app cannot run at all
         self.load_running = False
         self.busy = self.waiting = False
         self.queued: list[str] = []  # questions sent while an answer is running
         self.editing: Message | None = None
-        self.stats = Stats()
-        self.depths: Depths | None = None
         self.answer: MessageView | None = None
         self._recorder: Recorder | None = None
         self._writer = Worker("history")
@@ -77,42 +64,9 @@ class ChatScreen(Screen[None]):
         self._first_round = 0  # of this run of the engine, within the answer
         self._fresh: list[Token] = []
 
-    @property
-    def specchat(self) -> SpecchatApp:
-        return cast("SpecchatApp", self.app)
-
-    def compose(self) -> ComposeResult:
-        yield Static("specchat", id="title", markup=False)
-        with Horizontal(id="body"):
-            yield HistoryList()
-            with Vertical(id="middle"):
-                yield ChatView(self.make_view)
-                yield Static(id="queue", markup=False)
-                yield Input(placeholder="Find in this chat", id="find", compact=True)
-                yield Inspector()
-                yield Prompt()
-            yield Panel(id="panel")
-        yield Footer()
-
     def on_mount(self) -> None:
-        self.view, self.panel = self.query_one(ChatView), self.query_one(Panel)
-        self.prompt, self.chats = self.query_one(Prompt), self.query_one(HistoryList)
-        self.prompt.submit_key = self.preferences.submit_key
-        self.prompt.focus()
-        self.panel.say("starting…")
-        self.fit(self.size.width)
         self.set_interval(1 / _FRAMES, self.drain)
         self.call_after_refresh(self.session.start)
-        self.list_chats()
-        self.remember()
-
-    def on_resize(self, event: Resize) -> None:
-        self.fit(event.size.width)
-
-    def fit(self, width: int) -> None:
-        """Show the side panels that were asked for and that there is room for."""
-        self.panel.display = self.preferences.panel and width >= _PANEL_FROM
-        self.chats.display = self.preferences.chats and width >= _CHATS_FROM
 
     # -- updates from the engine ----------------------------------------------------
 
@@ -297,83 +251,3 @@ class ChatScreen(Screen[None]):
         settings = replace(self.settings, logprobs=self.preferences.alternatives or None)
         self.session.ask(messages, settings, continue_final=continued)
         self.view.anchor()
-
-    # -- showing --------------------------------------------------------------------
-
-    def make_view(self, message: Message) -> MessageView:
-        """The widget of a stored message."""
-        thinking: dict[str, Any] = {}
-        if self.ready is not None:
-            thinking = {
-                "thinking": self.ready.thinking,
-                "thinks_first": self.ready.thinks_first,
-            }
-        view = message.view or self.preferences.view
-        record, place = Record(), (1, 1)
-        try:
-            place = self.chat.place(message)
-            if message.role == "assistant" and message.status is not Status.PARTIAL:
-                record = self.chat.history.record(message.id)
-        except HistoryError as error:
-            self.warn(str(error))
-        return MessageView(message, record, place=place, view=view, **thinking)
-
-    def show_figures(self) -> None:
-        if self.panel.display:
-            n_ctx = self.ready.n_ctx if self.ready is not None else 0
-            self.panel.figures(self.stats, self.depths, n_ctx)
-
-    def recall_figures(self) -> None:
-        """Show the stored figures of the last answer on the screen."""
-        self.stats, self.depths = Stats(), None
-        answers = [v for v in self.view.messages if v.rounds]
-        for _, r in sorted(answers[-1].rounds.items()) if answers else ():
-            self.stats.add(r)
-        if self.stats.last is not None:
-            self.depths = Depths(self.stats.last.depth + self.stats.last.emitted, None)
-        self.show_figures()
-
-    def remember(self) -> None:
-        """Let ↑ recall what was asked lately, in this conversation last."""
-        mine = [m.content for m in self.chat.path if m.role == "user"]
-        try:
-            others = [text for text in self.chat.history.questions() if text not in mine]
-        except HistoryError as error:
-            others = []
-            self.warn(str(error))
-        self.prompt.remember([text for text in (*others, *mine) if len(text) <= _RECALLED])
-
-    def show_title(self) -> None:
-        title = " ".join(shown(self.chat.title).split()) or "New chat"
-        models = "no model"
-        if self.ready is not None:
-            models = self.ready.target + (f" + {self.ready.draft}" if self.ready.draft else "")
-        self.query_one("#title", Static).update(f"specchat  ▸ {title}  ▸ {shown(models)}")
-
-    def list_chats(self, query: str = "") -> None:
-        """Fill the list of chats, or with what a search finds."""
-        try:
-            if query.strip():
-                self.chats.show_hits(self.chat.history.search(query))
-            else:
-                opened = self.chat.stored.id if self.chat.stored else None
-                found = self.chat.history.list_conversations(limit=500)
-                self.chats.show_conversations(found, opened)
-        except HistoryError as error:
-            self.warn(str(error))
-
-    def warn(self, message: str) -> None:
-        self.notify(shown(message), severity="error", markup=False, timeout=10)
-
-    def tell(self, message: str) -> None:
-        self.notify(shown(message), markup=False, timeout=3)
-
-
-def progress(stats: Stats) -> str:
-    """How far a running answer is, in a few words."""
-    prefill = stats.prefill
-    if stats.rounds:
-        return f"{counted(stats.tokens, 'token')} · {stats.tokens_per_second:.1f} tok/s"
-    if prefill is not None and prefill.total:
-        return f"reading the prompt: {prefill.done:,} of {prefill.total:,} tokens"
-    return "waiting for the model"

@@ -9,15 +9,13 @@ from textual.events import DescendantFocus
 from textual.widgets import Input
 
 from specchat.errors import HistoryError, SpecchatError
-from specchat.tui.choices import with_json
 from specchat.tui.markdown import code_blocks
-from specchat.tui.screens.inspecting import InspectingScreen
+from specchat.tui.screens.finding import FindingScreen
 from specchat.tui.widgets.answer_markdown import CopyLine
-from specchat.tui.widgets.history_list import HistoryList
 from specchat.tui.widgets.message import MessageView
 
 
-class MainScreen(InspectingScreen):
+class MainScreen(FindingScreen):
     """Actions without a message of their own act on the one that has the focus, else on the
     newest that they make sense for.
     """
@@ -44,8 +42,6 @@ class MainScreen(InspectingScreen):
         Binding("ctrl+home", "page(-1000)", "To the top", show=False),
         Binding("ctrl+end", "page(1000)", "To the end", show=False),
     ]
-
-    _found_at = -1  # which match of the search was shown last
 
     # -- messages ---------------------------------------------------------------------
 
@@ -198,136 +194,6 @@ class MainScreen(InspectingScreen):
                 self.warn(str(error))
                 return
             self.tell("This is a copy; the original is in the list of chats.")
-
-    # -- conversations ----------------------------------------------------------------
-
-    def action_new(self) -> None:
-        """Begin another chat; this one stays in the list."""
-        if self.idle():
-            self.chat.new()
-            self._opened()
-
-    def open_chat(self, id: int, message_id: int | None = None) -> None:
-        """Show a saved conversation, at a message if one is named."""
-        if not self.idle():
-            return
-        self.settle()
-        try:
-            self.chat.open(id)
-            if message_id is not None:
-                self.chat.show_message(message_id)
-        except HistoryError as error:
-            self.warn(str(error))
-            return
-        if self.settings is not None and self.chat.stored is not None:
-            self.use(with_json(self.settings, self.chat.stored.settings))
-        self._opened()
-        view = self.view.view_of(message_id) if message_id is not None else None
-        if view is not None:
-            view.focus()
-
-    def _opened(self) -> None:
-        self.waiting = False
-        self.stop_editing()
-        self.leave_inspector()
-        self.view.show(self.chat.path)
-        self.remember()
-        self.recall_figures()
-        self.show_title()
-        self.list_chats()
-        self.prompt.focus()
-
-    def _changed(self, change: object) -> bool:
-        """Do something to the tree and show what came of it."""
-        assert callable(change)
-        self.settle()
-        try:
-            result = change()
-        except HistoryError as error:
-            self.warn(str(error))
-            return False
-        self.view.show(self.chat.path)
-        for view in self.view.messages:
-            view.set_place(self.chat.place(view.message))
-        self.recall_figures()
-        self.list_chats()
-        return result is not False
-
-    def action_chats(self) -> None:
-        """Show the list of chats and go there; again hides it."""
-        showing = not self.chats.display
-        self.chats.display = self.preferences.chats = showing
-        self.preferences.save()
-        if self.size.width < 100:  # no room for both
-            self.panel.display = not showing and self.preferences.panel and self.size.width >= 84
-        if showing:
-            self.list_chats()
-            self.chats.list.focus()
-        else:
-            self.prompt.focus()
-
-    def action_search(self) -> None:
-        """Search all chats."""
-        if not self.chats.display:
-            self.action_chats()
-        self.chats.query_one(Input).focus()
-
-    def on_history_list_searched(self, event: HistoryList.Searched) -> None:
-        self.list_chats(event.query)
-
-    def on_history_list_chosen(self, event: HistoryList.Chosen) -> None:
-        self.open_chat(event.conversation_id, event.message_id)
-
-    def action_delete_conversation(self) -> None:
-        """Delete the chat under the cursor; Undo brings it back."""
-        id = self.chats.highlighted
-        if id is None or not self.idle():
-            return
-        mine = self.chat.stored is not None and self.chat.stored.id == id
-        try:
-            self.chat.delete_conversation(id)
-        except HistoryError as error:
-            self.warn(str(error))
-            return
-        if mine:
-            self._opened()
-        self.list_chats()
-        self.chats.list.focus()
-        self.tell("Deleted the chat. U in the list, or Undo in the palette, brings it back.")
-
-    # -- finding in this conversation -------------------------------------------------
-
-    def action_find(self) -> None:
-        """Find a text in this chat; Enter again goes on to earlier places."""
-        find = self.query_one("#find", Input)
-        find.display = True
-        find.focus()
-
-    def close_find(self) -> None:
-        self.query_one("#find", Input).display = False
-        for view in self.view.messages:
-            view.find("")
-        self.prompt.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._found_at = -1
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The next message, from the newest to the oldest, that mentions the text."""
-        query = event.value.casefold()
-        path = reversed(self.chat.path)
-        matching = [m.id for m in path if query and query in m.content.casefold()]
-        if not matching:
-            self.tell("Not found in this chat.")
-            return
-        self._found_at = (self._found_at + 1) % len(matching)
-        for view in self.view.messages:
-            view.find("")
-        found = self.view.view_of(matching[self._found_at])
-        if found is not None:
-            self.view.release_anchor()
-            found.find(event.value)
-        event.input.border_subtitle = f"{self._found_at + 1}/{len(matching)}"
 
     # -- the rest -----------------------------------------------------------------------
 
