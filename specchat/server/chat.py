@@ -154,7 +154,7 @@ def _prediction(engine: Engine, body: ChatRequest) -> tuple[int, ...]:
 def _completion(server: Context, answers: list[Answer], body: ChatRequest) -> dict[str, Any]:
     choices = []
     for index, answer in enumerate(answers):
-        message = {"refusal": None, **answer.message}
+        message = {"refusal": None, "annotations": [], **answer.message}
         if message["content"] is None and "tool_calls" not in message:
             message["content"] = ""
         choice: dict[str, Any] = {

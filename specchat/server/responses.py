@@ -47,32 +47,42 @@ async def create(request: Request) -> Response:
 
 def _response(server: Context, body: ResponsesRequest) -> dict[str, Any]:
     """The response object before anything was written."""
-    echoed = body.model_dump(
-        include={"instructions", "metadata", "parallel_tool_calls", "max_output_tokens", "text"},
-        exclude_none=True,
-        by_alias=True,
-    )
     sampling = server.defaults.sampling
+    text = body.text.model_dump(exclude_none=True, by_alias=True)
+    choice = body.tool_choice
+    # Clients with strict models want every field of the object, null or not.
     return {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
         "created_at": int(time.time()),
+        "completed_at": None,
         "status": "in_progress",
+        "background": False,
         "model": server.model,
         "output": [],
         "error": None,
         "incomplete_details": None,
-        "instructions": None,
+        "instructions": body.instructions,
+        "metadata": body.metadata,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": None,
         "temperature": sampling.temperature if body.temperature is None else body.temperature,
         "top_p": sampling.top_p if body.top_p is None else body.top_p,
-        "tool_choice": (
-            body.tool_choice if isinstance(body.tool_choice, str) else body.tool_choice.model_dump()
-        ),
+        "top_logprobs": body.top_logprobs or 0,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "text": {"format": {"type": "text"}, **text},
+        "reasoning": {"effort": None, "summary": None},
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
         "tools": [{**tool.model_dump(), "strict": False} for tool in body.tools],
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "truncation": "disabled",
+        "service_tier": "default",
+        "prompt_cache_key": None,
+        "safety_identifier": None,
         "store": False,
         "previous_response_id": None,
         "usage": None,
-        **echoed,
     }
 
 
@@ -85,6 +95,7 @@ def _complete(server: Context, response: dict[str, Any], answer: Answer, output:
     prompt = counts["prompt_tokens_details"]
     response |= {
         "status": "incomplete" if cut else "completed",
+        "completed_at": None if cut else int(time.time()),
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": output.items,
         "usage": {

@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import Response
 
 
 def test_completions_of_texts_and_tokens(endpoint: Any) -> None:
@@ -101,6 +102,19 @@ def test_a_response_and_its_stream(endpoint: Any) -> None:
     ]
     deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text == events[-1].response.output_text
+
+
+def test_a_response_has_every_field_of_the_object(endpoint: Any) -> None:
+    body = {"input": "Hi", "max_output_tokens": 40, "temperature": 0, "text": {"verbosity": "low"}}
+    response = endpoint.http.post("/v1/responses", json=body).json()
+    wanted = {name for name, field in Response.model_fields.items() if field.is_required()}
+    assert wanted - set(response) == set()
+    assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+    assert (response["truncation"], response["background"]) == ("disabled", False)
+    done = response["status"] == "completed"
+    assert (response["completed_at"] is not None) == done
+    if done:
+        assert response["completed_at"] >= response["created_at"]
 
 
 def test_a_conversation_as_input(endpoint: Any) -> None:
