@@ -8,7 +8,8 @@ from typing import Any
 
 from specchat.engine.events import Event, Finish, FinishReason, Round, Token
 from specchat.engine.llama import Tokenizer
-from specchat.server.parsing import AnswerParser, Delta
+from specchat.server.call_parsing import Delta
+from specchat.server.parsing import AnswerParser
 
 _LOWEST = -9999.0  # stands for minus infinity, which JSON lacks
 

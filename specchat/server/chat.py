@@ -16,6 +16,7 @@ from specchat.engine.template import PLAIN
 from specchat.server import tools
 from specchat.server.answer import Answer, Report, Update
 from specchat.server.body import parse
+from specchat.server.call_formats import CallFormat
 from specchat.server.context import Context, context, header
 from specchat.server.conversation import continues, messages_of, text_of
 from specchat.server.errors import bad_request
@@ -34,7 +35,7 @@ class Prepared:
     prompt: list[int]
     settings: Settings
     report: Report
-    calls: tools.CallFormat | None
+    calls: CallFormat | None
     forced: bool
     thinking: tuple[str, str] | None
     in_thought: bool  # the prompt ends inside reasoning
@@ -69,11 +70,12 @@ def prepare(engine: Engine, body: ChatRequest, defaults: Settings) -> Prepared:
     template = engine.template
     offered = tools.offered(body)
     forced = tools.is_forced(body)
-    format = tools.call_format(template) if offered else None
+    family = tools.call_format(template, offered)
+    format = family if offered else None
     messages = messages_of(body)
     continued = continues(body)
     if not tools.is_native(template):
-        messages = tools.instructed(messages, offered)
+        messages = tools.instructed(messages, offered, family)
     prompt = template.tokens(
         messages,
         tools=tools.described(offered) if offered and tools.is_native(template) else None,
@@ -97,7 +99,7 @@ def prepare(engine: Engine, body: ChatRequest, defaults: Settings) -> Prepared:
     )
     settings = checked(biased(settings, body.logit_bias, engine), engine)
     special = engine.target.tokenizer.special_texts()
-    marks = [m for m in (format.start, format.end) if m] if format else []
+    marks = [*format.marks] if format else []
     thinking = None if forced else template.thinking_tags
     marks += thinking or ()
     return Prepared(
@@ -128,7 +130,7 @@ def ends_with(engine: Engine, prompt: list[int], mark: str) -> bool:
     return text.rstrip().endswith(mark)
 
 
-def _schema(body: ChatRequest, forced: tools.CallFormat | None) -> dict[str, Any] | None:
+def _schema(body: ChatRequest, forced: CallFormat | None) -> dict[str, Any] | None:
     wanted = body.response_format
     if forced:
         return tools.call_schema(body, forced)

@@ -5,22 +5,11 @@ Every piece of text becomes deltas of OpenAI's shape as soon as it is certain wh
 
 from __future__ import annotations
 
-import json
 import re
-import secrets
-import string
-from dataclasses import dataclass, field
 from typing import Any
 
-from specchat.server.tools import CallFormat
-
-Delta = dict[str, Any]
-
-# {"name": "f", "arguments": {   as far as the arguments can be passed on as they come
-_HEAD = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
-)
-_NAMED = re.compile(r"\s*([A-Za-z0-9_.:-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)")
+from specchat.server.call_formats import CallFormat
+from specchat.server.call_parsing import Calls, Delta
 
 
 class AnswerParser:
@@ -41,7 +30,7 @@ class AnswerParser:
         self._held = ""
         self._begun = False  # whether something other than blanks was written
         self._mode = "reasoning" if open and thinking else "content"
-        self._call: _Calls | None = None
+        self._call: Calls | None = None
         self.calls = 0  # tool calls seen
         if forced and calls:
             self._start_call()
@@ -135,7 +124,7 @@ class AnswerParser:
     def _start_call(self) -> None:
         assert self._calls
         self._begun = True
-        self._call = _Calls(self._calls, self.calls)
+        self._call = Calls(self._calls, self.calls)
 
     def _end_call(self) -> list[Delta]:
         assert self._call
@@ -164,127 +153,3 @@ def _bare(text: str) -> bool | None:
     if head.startswith(wanted):
         return True
     return None if wanted.startswith(head) else False
-
-
-@dataclass(slots=True)
-class _Calls:
-    """Tool calls inside their marks: one JSON object, several, an array, or name{...}."""
-
-    format: CallFormat
-    index: int
-    text: str = ""
-    _at: int = 0  # up to where `text` was looked at
-    _sent: int = -1  # up to where arguments were passed on; -1 outside of any
-    _scan: _JsonEnd = field(default_factory=lambda: _JsonEnd())
-
-    def push(self, text: str) -> list[Delta]:
-        self.text += text
-        deltas: list[Delta] = []
-        while self._advance(deltas):
-            pass
-        return deltas
-
-    def _advance(self, deltas: list[Delta]) -> bool:
-        if self._sent >= 0:
-            end = self._scan.push(self.text, self._at)
-            self._at = end if end is not None else len(self.text)
-            if self._at > self._sent:
-                deltas.append(self._arguments(self.text[self._sent : self._at]))
-            self._sent = -1 if end is not None else self._at
-            if end is None:
-                return False
-            self._drop(self._at)
-            self.index += 1
-            return True
-        self._drop(len(self.text) - len(self.text.lstrip(" \n\t\r,;[]}")))
-        if match := _HEAD.match(self.text) or _NAMED.match(self.text):
-            name = match[1]
-            name = json.loads(name, strict=False) if name.startswith('"') else name
-            deltas.append(_begin(self.index, name, "", self.format))
-            self._drop(match.end())
-            self._sent, self._at, self._scan = 0, 0, _JsonEnd()
-            return True
-        return False
-
-    def _drop(self, n: int) -> None:
-        self.text, self._at = self.text[n:], 0
-
-    def _arguments(self, text: str) -> Delta:
-        return {"tool_calls": [{"index": self.index, "function": {"arguments": text}}]}
-
-    def finish(self) -> list[Delta]:
-        """The closing mark: a call in an unusual shape, whole at last."""
-        if self._sent >= 0:  # cut short
-            self._drop(self._at)
-            self.index += 1
-            return []
-        deltas: list[Delta] = []
-        try:
-            found = json.loads(self.text, strict=False) if self.text.strip() else []
-        except (ValueError, RecursionError):
-            return []
-        for call in found if isinstance(found, list) else [found]:
-            arguments = call.get("arguments", call.get("parameters")) if _is_call(call) else None
-            if arguments is None:
-                return deltas
-            if not isinstance(arguments, str):
-                arguments = json.dumps(arguments)
-            deltas.append(_begin(self.index, call["name"], arguments, self.format))
-            self.index += 1
-        self.text = ""
-        return deltas
-
-    @property
-    def unparsed(self) -> str:
-        return self.text
-
-
-def _is_call(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("name"), str)
-
-
-def _begin(index: int, name: str, arguments: str, format: CallFormat) -> Delta:
-    call = {
-        "index": index,
-        "id": new_id(format),
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
-    return {"tool_calls": [call]}
-
-
-def new_id(format: CallFormat) -> str:
-    """Mistral's templates insist on nine letters and digits."""
-    letters = string.ascii_letters + string.digits
-    length = 9 if format.short_ids else 24
-    name = "".join(secrets.choice(letters) for _ in range(length))
-    return name if format.short_ids else f"call_{name}"
-
-
-class _JsonEnd:
-    """Finds the end of a JSON object that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = self._escaped = False
-
-    def push(self, text: str, start: int) -> int | None:
-        """Look at `text` from `start` on; the index behind the object when it is complete."""
-        for i in range(start, len(text)):
-            char = text[i]
-            if self._in_string:
-                if self._escaped:
-                    self._escaped = False
-                elif char == "\\":
-                    self._escaped = True
-                elif char == '"':
-                    self._in_string = False
-            elif char == '"':
-                self._in_string = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    return i + 1
-        return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specchat.server.answer import Update
-from specchat.server.parsing import Delta
+from specchat.server.call_parsing import Delta
 
 Sent = dict[str, Any]
 

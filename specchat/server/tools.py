@@ -5,37 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from specchat.engine.messages import Message
 from specchat.engine.template import ChatTemplate
+from specchat.server.call_formats import HERMES, CallFormat, of_template
 from specchat.server.errors import bad_request
 from specchat.server.schemas import ChatRequest, NamedTool, Tool
-
-
-@dataclass(frozen=True, slots=True)
-class CallFormat:
-    """How one family of templates writes calls: `start` and `end` marks around JSON with
-    `name` and `arguments` (named `key`); `bare` where JSON alone may be the whole answer.
-    `prefix` begins a call in the prompt, for one that is required.
-    """
-
-    name: str
-    start: str
-    end: str
-    prefix: str
-    key: str = "arguments"
-    array: bool = False
-    bare: bool = False
-    short_ids: bool = False
-
-
-HERMES = CallFormat("hermes", "<tool_call>", "</tool_call>", "<tool_call>\n")
-MISTRAL = CallFormat(
-    "mistral", "[TOOL_CALLS]", "", "[TOOL_CALLS]", array=True, short_ids=True
-)  # fmt: skip
-LLAMA3 = CallFormat("llama3", "<|python_tag|>", "", "", key="parameters", bare=True)
 
 _INSTRUCTIONS = """\
 You may call functions to help with the user's request. Their signatures are:
@@ -43,9 +20,7 @@ You may call functions to help with the user's request. Their signatures are:
 {tools}
 </tools>
 For each call write one JSON object with the function's name and arguments like this:
-<tool_call>
-{{"name": "the function's name", "arguments": {{"argument": "value"}}}}
-</tool_call>"""
+{call}"""
 
 
 def is_native(template: ChatTemplate) -> bool:
@@ -53,14 +28,15 @@ def is_native(template: ChatTemplate) -> bool:
     return "tools" in template.source
 
 
-def call_format(template: ChatTemplate) -> CallFormat:
-    """The family that a template belongs to; Hermes' for those that know no tools."""
-    source = template.source
-    if "[TOOL_CALLS]" in source:
-        return MISTRAL
-    if is_native(template) and "<tool_call>" not in source and '"parameters"' in source:
-        return LLAMA3
-    return HERMES
+def call_format(template: ChatTemplate, tools: Sequence[Tool]) -> CallFormat:
+    """How calls of these tools will look. Templates that know no tools may still tell by their
+    marks what the model was trained on; otherwise `instructed` asks for Hermes' way.
+    """
+    format = of_template(template.source) or HERMES
+    if not is_native(template) and not format.end:
+        format = HERMES
+    schemas = {tool.function.name: tool.function.parameters for tool in tools}
+    return replace(format, schemas=schemas)
 
 
 def offered(request: ChatRequest) -> list[Tool]:
@@ -94,19 +70,28 @@ def described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     ]
 
 
-def instructed(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+def instructed(
+    messages: Sequence[Message], tools: Sequence[Tool], format: CallFormat
+) -> list[Message]:
     """For templates that know no tools: tools, calls and results as plain text."""
-    chat = [_as_text(message) for message in messages]
+    chat = [_as_text(message, format) for message in messages]
     if not tools:
         return chat
     lines = "\n".join(json.dumps(tool) for tool in described(tools))
-    text = _INSTRUCTIONS.format(tools=lines)
+    text = _INSTRUCTIONS.format(
+        tools=lines, call=_written("the function's name", {"argument": "value"}, format)
+    )
     if chat and chat[0].role in ("system", "developer"):
         return [replace(chat[0], content=f"{chat[0].content}\n\n{text}"), *chat[1:]]
     return [Message("system", text), *chat]
 
 
-def _as_text(message: Message) -> Message:
+def _written(name: str, arguments: Any, format: CallFormat) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"{format.start}\n{call}\n{format.end}"
+
+
+def _as_text(message: Message, format: CallFormat) -> Message:
     if message.role == "tool":
         text = f"<tool_response>\n{message.content}\n</tool_response>"
         return Message("user", text)
@@ -119,8 +104,7 @@ def _as_text(message: Message) -> Message:
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):
                 arguments = json.loads(arguments)
-        whole = json.dumps({"name": function["name"], "arguments": arguments})
-        calls.append(f"<tool_call>\n{whole}\n</tool_call>")
+        calls.append(_written(function["name"], arguments, format))
     parts = [message.content, *calls] if message.content else calls
     return replace(message, content="\n".join(parts), tool_calls=())
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from specchat.server.call_formats import HERMES, LLAMA3, MISTRAL
 from specchat.server.parsing import AnswerParser
-from specchat.server.tools import HERMES, LLAMA3, MISTRAL
 
 THINK = ("<think>", "</think>")
 WEATHER = {
