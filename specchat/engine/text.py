@@ -106,11 +106,14 @@ def _with_text(t: Token, text: str, kind: Kind) -> Token:
 
 def strip_control(text: str) -> str:
     """Text a terminal may print: control characters (C0 except tab and newline, DEL, C1)
-    become U+FFFD, so no escape sequence survives.
+    become U+FFFD, so no escape sequence survives; so do the Unicode embeddings, overrides and
+    isolates, which would reorder what stands around the text.
     """
     return text.translate(_CONTROL_TABLE)
 
 
 _CONTROL_TABLE = {
-    code: "�" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)
+    code: "�"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if code not in (0x09, 0x0A)
 }

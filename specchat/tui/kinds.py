@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ MEANINGS = {
     Kind.UNKNOWN: "the server does not say where it came from",
 }
 _TAB = "    "
+_FENCE = re.compile(r"(?:`{3,}|~{3,})[\w+#.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ def _looks(kinds: Sequence[Style], times: Sequence[Style]) -> Looks:
 def shown(text: str) -> str:
     """Text as data for the screen: no control sequences, tabs as spaces."""
     return strip_control(text.replace("\r\n", "\n")).replace("\t", _TAB)
+
+
+def titled(text: str) -> str:
+    """A conversation's title as one line without the marks of code blocks; may be empty."""
+    return " ".join(_FENCE.sub(" ", shown(text)).split())
 
 
 def counted(n: int, name: str) -> str:

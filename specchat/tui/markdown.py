@@ -5,6 +5,9 @@ from __future__ import annotations
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 
+# Textual makes one to four widgets of a block, at 3 ms each: a list of 75 items takes 0.9 s.
+MOST_BLOCKS = 150
+
 
 def answer_parser() -> MarkdownIt:
     """GitHub's Markdown, but single line breaks count, as models mean them to."""
@@ -18,6 +21,14 @@ def _keep_breaks(state: StateCore) -> None:
         for token in block.children or ():
             if token.type == "softbreak":
                 token.type = "hardbreak"
+
+
+def too_long(text: str) -> bool:
+    """Whether Markdown of so many blocks would hold up the screen."""
+    if text.count("\n") < MOST_BLOCKS // 10:  # a table's row of ten cells is one line
+        return False
+    tokens = answer_parser().parse(text)
+    return sum(t.nesting >= 0 and t.type != "inline" for t in tokens) > MOST_BLOCKS
 
 
 def code_blocks(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from specchat.tui.attach import with_files
 from specchat.tui.choices import as_json
 from specchat.tui.conversation import OpenConversation
 from specchat.tui.greeting import greeting
-from specchat.tui.kinds import shown
+from specchat.tui.kinds import counted, shown
 from specchat.tui.messages import (
     Began,
     Depths,
@@ -34,11 +35,14 @@ from specchat.tui.preferences import Preferences
 from specchat.tui.recorder import Recorder
 from specchat.tui.screens.showing import ShowingScreen, progress
 from specchat.tui.session import Session
+from specchat.tui.unsent import bring_back, keep
 from specchat.tui.widgets.message import MessageView
 from specchat.tui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from specchat.engine.engine import Settings
+
+log = logging.getLogger(__name__)
 
 _FRAMES = 20  # per second
 
@@ -53,7 +57,7 @@ class ChatScreen(ShowingScreen):
         self.session = session
         self.settings: Settings | None = None
         self.problem: SpecchatError | None = None  # why the app cannot run at all
-        self.load_running = False
+        self.load_running = self.no_model = False
         self.busy = self.waiting = False
         self.queued: list[str] = []  # questions sent while an answer is running
         self.editing: Message | None = None
@@ -61,12 +65,14 @@ class ChatScreen(ShowingScreen):
         self._recorder: Recorder | None = None
         self._writer = Worker("history")
         self._errors: queue.SimpleQueue[str] = queue.SimpleQueue()  # from the writer's thread
+        self._changed_settings = False  # so the running answer stops only to go on with them
         self._first_round = 0  # of this run of the engine, within the answer
         self._fresh: list[Token] = []
 
     def on_mount(self) -> None:
         self.set_interval(1 / _FRAMES, self.drain)
         self.call_after_refresh(self.session.start)
+        self.call_after_refresh(self._bring_back)
 
     # -- updates from the engine ----------------------------------------------------
 
@@ -94,10 +100,10 @@ class ChatScreen(ShowingScreen):
             elif update.settings is not None:
                 self.use(update.settings)
         elif isinstance(update, Loading):
-            self.load_running = True
+            self.load_running, self.no_model = True, False
             self.panel.say(f"loading {update.stage} {update.share:.0%}\nEsc cancels")
         elif isinstance(update, Ready):
-            self.load_running, self.ready = False, update
+            self.load_running, self.no_model, self.ready = False, False, update
             self.panel.models(update)
             self.view.greet(greeting(self.specchat.looks, update.target))
             self.show_title()
@@ -126,9 +132,10 @@ class ChatScreen(ShowingScreen):
         self._recorder.add(event)
 
     def _unloaded(self, message: str) -> None:
-        self.load_running, self.ready = False, None
+        self.load_running, self.no_model, self.ready = False, True, None
         self.panel.say(message or "No model is loaded. F5 chooses one.")
         self.show_title()
+        self.next()
         if message:
             self.warn(message)
 
@@ -137,17 +144,22 @@ class ChatScreen(ShowingScreen):
         finish = self.stats.finish
         stopped = finish is None or finish.reason is FinishReason.CANCELLED
         status = Status.ERROR if error else Status.STOPPED if stopped else Status.DONE
-        self._save_end(status, error)
-        self.answer = None
+        going_on = self._changed_settings and stopped and not error
+        self._changed_settings = False
+        view, self.answer = self.answer, None
+        self._save_end(view, status, error, "tokens" if going_on else self.preferences.view)
+        if going_on and view is not None:
+            self.resume(view, spent=len(view.tokens))
+            return
         self.list_chats()
         self.next()
 
-    def _save_end(self, status: Status, error: str) -> None:
-        if self.answer is None or self._recorder is None:
+    def _save_end(self, view: MessageView | None, status: Status, error: str, kind: str) -> None:
+        if view is None or self._recorder is None:
             return
-        self.answer.extend(self._fresh)
+        view.extend(self._fresh)
         self._fresh = []
-        message = self.answer.finish(status, self.stats.finish, error, self.preferences.view)
+        message = view.finish(status, self.stats.finish, error, kind)
         self.chat.finished(message)
         self._recorder.finish(status, message.finish, message.content, message.reasoning, error)
         self._recorder = None
@@ -157,12 +169,42 @@ class ChatScreen(ShowingScreen):
         self.settings = settings
         self.panel.settings(settings)
 
+    def change(self, settings: Settings) -> None:
+        """As `use`; a running answer ends its round and goes on with these."""
+        changed = settings != self.settings
+        self.use(settings)
+        if changed and self.busy:
+            self._changed_settings = True
+            self.session.stop()
+
+    def stop(self) -> None:
+        """End the running answer after its round."""
+        self._changed_settings = False
+        self.session.stop()
+
     def close(self) -> None:
         """Save what there is; waits a moment for the disk, never for the engine."""
         self.session.close()
+        self._keep_unsent()
         if self.busy:
-            self._save_end(Status.STOPPED, "")
+            self._save_end(self.answer, Status.STOPPED, "", self.preferences.view)
         self.settle(0.5)
+
+    def _keep_unsent(self) -> None:
+        try:
+            keep(self.chat.history.file, [*self.queued, self.prompt.text])
+        except OSError as error:
+            log.warning("cannot keep what was not sent: %s", error)
+
+    def _bring_back(self) -> None:
+        """What the last run left unsent: the first goes into the input, ↑ recalls the rest."""
+        unsent = bring_back(self.chat.history.file)
+        if unsent:
+            first, *rest = unsent
+            self.prompt.remember([*self.prompt.past, *reversed(rest)])
+            self.prompt.load(first)
+            more = f" ↑ recalls {counted(len(rest), 'more question')}." if rest else ""
+            self.tell(f"What you had not sent when you left is back.{more}")
 
     def settle(self, seconds: float = 2.0) -> None:
         """Wait until what was written is saved."""
@@ -205,9 +247,14 @@ class ChatScreen(ShowingScreen):
                 self.say(self.queued.pop(0))
             if self.waiting and self.ready is not None:
                 self.ask()
+        words = []
+        if self.no_model and (self.waiting or self.queued):
+            words.append("no model is loaded: F5 loads one")
+        if self.queued:
+            words.append(f"{len(self.queued)} waiting: {' | '.join(self.queued)}")
         line = self.query_one("#queue", Static)
-        line.display = bool(self.queued)
-        line.update(shown(f"{len(self.queued)} waiting: {' | '.join(self.queued)}"))
+        line.display = bool(words)
+        line.update(" ".join(shown(" · ".join(words)).split()))
 
     def say(self, text: str) -> None:
         """Save and show a question; it is asked as soon as there is an engine."""
@@ -236,10 +283,32 @@ class ChatScreen(ShowingScreen):
             return
         self.run_answer(self.view.add(message), messages)
 
+    def resume(self, view: MessageView, *, spent: int = 0) -> None:
+        """Go on with the last answer; `spent` tokens of it count towards max_tokens."""
+        self.settle()
+        try:
+            self.chat.history.resume_answer(view.message.id)
+        except HistoryError as error:
+            self.warn(str(error))
+            return
+        view.go_on()
+        messages = self.chat.engine_messages()
+        if view.tokens:
+            self.run_answer(view, messages, continued=True, spent=spent)
+        else:
+            self.run_answer(view, messages[:-1])
+
     def run_answer(
-        self, view: MessageView, messages: Sequence[EngineMessage], *, continued: bool = False
+        self,
+        view: MessageView,
+        messages: Sequence[EngineMessage],
+        *,
+        continued: bool = False,
+        spent: int = 0,
     ) -> None:
-        """Let the engine write into `view`; `continued` goes on with the last message."""
+        """Let the engine write into `view`; `continued` goes on with the last message, of
+        whose max_tokens `spent` are used up.
+        """
         assert self.settings is not None
         self.busy, self.answer = True, view
         self._first_round = max(view.rounds, default=-1) + 1
@@ -249,5 +318,7 @@ class ChatScreen(ShowingScreen):
         self.stats, self.depths = Stats(), None
         self.panel.clear()
         settings = replace(self.settings, logprobs=self.preferences.alternatives or None)
+        if settings.max_tokens is not None:
+            settings = replace(settings, max_tokens=max(1, settings.max_tokens - spent))
         self.session.ask(messages, settings, continue_final=continued)
         self.view.anchor()

@@ -157,12 +157,12 @@ class InspectingScreen(ChatScreen):
         chosen = await self.app.push_screen_wait(screen)
         if chosen is None:
             return
-        self.use(chosen.settings)
         self.preferences.alternatives = chosen.preferences.alternatives
         self.preferences.view = chosen.preferences.view
         self.preferences.submit_key = chosen.preferences.submit_key
         self.preferences.save()
         self.prompt.submit_key = chosen.preferences.submit_key
+        self.change(chosen.settings)
         try:
             self.chat.set_system(chosen.system)
             if self.chat.stored is not None:

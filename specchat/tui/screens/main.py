@@ -23,12 +23,13 @@ class MainScreen(FindingScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop"),
         Binding("ctrl+n", "new", "New", priority=True),
-        Binding("ctrl+r", "regenerate", "Again", priority=True),
+        Binding("f1", "help", "Help"),  # here too, for its place in a narrow footer
         Binding("f2", "inspect", "Inspect"),
-        Binding("f3", "panel", "Figures"),
-        Binding("f4", "view", "Tokens"),
         Binding("f5", "models", "Models"),
         Binding("f6", "chats", "Chats", priority=True),
+        Binding("f3", "panel", "Figures"),
+        Binding("ctrl+r", "regenerate", "Again", priority=True),
+        Binding("f4", "view", "Tokens"),
         Binding("f7", "rounds", "Rounds", priority=True),
         Binding("f8", "settings", "Settings"),
         Binding("ctrl+up", "select(-1)", "Select message", key_display="^↑"),
@@ -68,7 +69,7 @@ class MainScreen(FindingScreen):
         elif self.load_running:
             self.session.cancel_load()
         elif self.busy and self.focused is self.prompt:
-            self.session.stop()
+            self.stop()
         elif self.editing is not None:
             self.stop_editing()
             self.prompt.clear()
@@ -100,16 +101,8 @@ class MainScreen(FindingScreen):
     def action_go_on(self) -> None:
         """Continue the last answer where it ended."""
         view = self.view.messages[-1] if self.view.messages else None
-        if not self.idle() or view is None or not view.tokens:
-            return
-        self.settle()
-        try:
-            self.chat.history.resume_answer(view.message.id)
-        except HistoryError as error:
-            self.warn(str(error))
-            return
-        view.go_on()
-        self.run_answer(view, self.chat.engine_messages(), continued=True)
+        if self.idle() and view is not None and view.tokens:
+            self.resume(view)
 
     def action_branch(self, step: int) -> None:
         """Turn to the branch before or after this message."""
@@ -168,6 +161,9 @@ class MainScreen(FindingScreen):
         view = self.chosen("assistant")
         if view is None or view.streaming:
             return
+        if view.too_long:
+            self.tell("This answer has too many paragraphs, items or rows to show it as Markdown.")
+            return
         kind = "tokens" if view.view == "markdown" else "markdown"
         view.show_as(kind)
         self.preferences.view = kind
@@ -199,13 +195,16 @@ class MainScreen(FindingScreen):
 
     def action_panel(self) -> None:
         """Show or hide the figures."""
-        self.preferences.panel = self.panel.display = not self.panel.display
+        self.toggle("panel")
         self.show_figures()
-        self.preferences.save()
 
     def action_page(self, pages: int) -> None:
         """Scroll the chat."""
         self.view.scroll_relative(y=pages * max(1, self.view.size.height - 2), animate=False)
+
+    def action_help(self) -> None:
+        """All keys, and what the colours mean."""
+        self.specchat.action_help()
 
     def action_export(self) -> None:
         """Write this chat to a Markdown, JSON or HTML file."""

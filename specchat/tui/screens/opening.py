@@ -67,12 +67,7 @@ class OpeningScreen(InspectingScreen):
 
     def action_chats(self) -> None:
         """Show the list of chats and go there; again hides it."""
-        showing = not self.chats.display
-        self.chats.display = self.preferences.chats = showing
-        self.preferences.save()
-        if self.size.width < 100:  # no room for both
-            self.panel.display = not showing and self.preferences.panel and self.size.width >= 84
-        if showing:
+        if self.toggle("chats"):
             self.list_chats()
             self.chats.list.focus()
         else:
@@ -89,6 +84,9 @@ class OpeningScreen(InspectingScreen):
 
     def on_history_list_chosen(self, event: HistoryList.Chosen) -> None:
         self.open_chat(event.conversation_id, event.message_id)
+        if self.query_one("#body").has_class("narrow"):  # it hides much of the chat
+            self.front = ""
+            self.fit(self.size.width)
 
     def action_delete_conversation(self) -> None:
         """Delete the chat under the cursor; Undo brings it back."""

@@ -1,4 +1,4 @@
-"""Sampling, speculation and the app's own habits; all of it holds from the next answer on."""
+"""Sampling, speculation and the app's own habits; a running answer goes on with them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class SettingsScreen(ModalScreen[Chosen | None]):
     def compose(self) -> ComposeResult:
         s, p = self._settings, self._preferences
         with Vertical(classes="dialog wide"):
-            yield Static("Settings, from the next answer on", classes="dialog-title", markup=False)
+            yield Static(
+                "Settings; a running answer goes on with them", classes="dialog-title", markup=False
+            )
             with VerticalScroll(can_focus=False):
                 yield Static("Speculation", classes="section", markup=False)
                 length = "auto" if s.draft_length is None else str(s.draft_length)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
+from textual.binding import ActiveBinding
 from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Static
 
 from specchat.engine.stats import Stats
 from specchat.errors import HistoryError
 from specchat.history import Message, Record, Status
 from specchat.tui.conversation import OpenConversation
-from specchat.tui.kinds import counted, shown
+from specchat.tui.kinds import counted, shown, titled
 from specchat.tui.messages import Depths, Ready
 from specchat.tui.preferences import Preferences
 from specchat.tui.widgets.chat_view import ChatView
+from specchat.tui.widgets.find_line import FindLine
 from specchat.tui.widgets.history_list import HistoryList
 from specchat.tui.widgets.inspector import Inspector
 from specchat.tui.widgets.message import MessageView
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from specchat.tui.app import SpecchatApp
 
 _RECALLED = 4000  # characters of a question that ↑ brings back; attached files are longer
-_PANEL_FROM, _CHATS_FROM = 84, 110  # columns from which there is room for them
+_ONE_FROM, _BOTH_FROM = 84, 110  # columns from which side panels fit beside the chat
 
 
 class ShowingScreen(Screen[None]):
@@ -40,6 +42,7 @@ class ShowingScreen(Screen[None]):
         self.ready: Ready | None = None
         self.stats = Stats()
         self.depths: Depths | None = None
+        self.front = ""  # "panel" or "chats": the one asked for last
 
     @property
     def specchat(self) -> SpecchatApp:
@@ -52,11 +55,24 @@ class ShowingScreen(Screen[None]):
             with Vertical(id="middle"):
                 yield ChatView(self.make_view)
                 yield Static(id="queue", markup=False)
-                yield Input(placeholder="Find in this chat", id="find", compact=True)
+                yield FindLine()
                 yield Inspector()
                 yield Prompt()
             yield Panel(id="panel")
         yield Footer()
+
+    @property
+    def active_bindings(self) -> dict[str, ActiveBinding]:
+        """In the footer's order: the focused widget's keys, then ours as they are listed.
+        Textual would put keys that we take over from the input in the input's place.
+        """
+        places = {key: at for at, key in enumerate(self._bindings.key_to_bindings, 1)}
+
+        def place(item: tuple[str, ActiveBinding]) -> int:
+            node = item[1].node
+            return places.get(item[0], 0) if node is self else 1000 * (node is self.app)
+
+        return dict(sorted(super().active_bindings.items(), key=place))
 
     def on_mount(self) -> None:
         self.view, self.panel = self.query_one(ChatView), self.query_one(Panel)
@@ -72,9 +88,28 @@ class ShowingScreen(Screen[None]):
         self.fit(event.size.width)
 
     def fit(self, width: int) -> None:
-        """Show the side panels that were asked for and that there is room for."""
-        self.panel.display = self.preferences.panel and width >= _PANEL_FROM
-        self.chats.display = self.preferences.chats and width >= _CHATS_FROM
+        """Show the side panels that were asked for and that there is room for: both, or the
+        one asked for last. On a narrow screen it stands above the chat, and only on a key.
+        """
+        narrow = width < _ONE_FROM
+        wanted = [name for name in ("panel", "chats") if getattr(self.preferences, name)]
+        if width < _BOTH_FROM:
+            beside = [] if narrow else wanted[:1]
+            wanted = [self.front] if self.front in wanted else beside
+        self.query_one("#body").set_class(narrow, "narrow")
+        self.panel.display, self.chats.display = "panel" in wanted, "chats" in wanted
+        self.panel.can_focus = narrow  # to scroll it with keys
+        footer = self.query_one(Footer)
+        footer.compact, footer.show_command_palette = narrow, not narrow
+
+    def toggle(self, name: str) -> bool:
+        """Show or hide the "panel" or the "chats"; returns whether it is shown now."""
+        showing = not (self.panel if name == "panel" else self.chats).display
+        setattr(self.preferences, name, showing)
+        self.front = name if showing else ""
+        self.preferences.save()
+        self.fit(self.size.width)
+        return showing
 
     def make_view(self, message: Message) -> MessageView:
         """The widget of a stored message."""
@@ -120,7 +155,7 @@ class ShowingScreen(Screen[None]):
         self.prompt.remember([text for text in (*others, *mine) if len(text) <= _RECALLED])
 
     def show_title(self) -> None:
-        title = " ".join(shown(self.chat.title).split()) or "New chat"
+        title = titled(self.chat.title) or "New chat"
         models = "no model"
         if self.ready is not None:
             models = self.ready.target + (f" + {self.ready.draft}" if self.ready.draft else "")

@@ -17,9 +17,10 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from specchat.history import Conversation, SearchHit
-from specchat.tui.kinds import shown
+from specchat.tui.kinds import titled
 
 _WIDTH = 24  # columns of a title
+_LEAD = 6  # characters before what a search found
 
 
 class ChatList(OptionList):
@@ -103,14 +104,17 @@ def _line(c: Conversation, opened: bool) -> Content:
 
 def _title(text: str) -> str:
     """On one line."""
-    line = " ".join(shown(text).split()) or "Untitled"
+    line = titled(text) or "Untitled"
     return line if cell_len(line) <= _WIDTH else set_cell_size(line, _WIDTH - 1) + "…"
 
 
 def _hit(hit: SearchHit) -> Content:
-    title = _title(hit.title)
     snippet = Content(hit.snippet, [Span(a, b, Style(reverse=True)) for a, b in hit.highlights])
-    return Content.assemble((title, Style(bold=True)), "\n", snippet)
+    first = hit.highlights[0][0] if hit.highlights else 0
+    if first > _LEAD:  # what was found is to be on the one line
+        snippet = Content("…") + snippet[first - _LEAD :]
+    snippet = snippet.truncate(_WIDTH, ellipsis=True)
+    return Content.assemble((_title(hit.title), Style(bold=True)), "\n", snippet)
 
 
 def _ago(then: float) -> str:

@@ -17,6 +17,7 @@ from textual.widgets import Static
 from specchat.engine.events import Finish, Round, Token
 from specchat.history import Message, Record, Status
 from specchat.tui.kinds import counted, shown
+from specchat.tui.markdown import too_long
 from specchat.tui.reasoning import Reasoning
 from specchat.tui.widgets.answer_markdown import AnswerMarkdown
 from specchat.tui.widgets.token_text import TokenText, hits
@@ -78,6 +79,8 @@ class MessageView(Vertical, can_focus=True):
         self.tokens: list[Token] = []
         self.rounds: dict[int, Round] = {}
         self.cursor: int | None = None
+        self._long: tuple[str, bool] = ("", False)  # a text, and whether it is too long
+        self._searched = False  # something in it was found and is marked
         self.streaming = message.status is Status.PARTIAL
         self.folded = not self.streaming
         self._view = view
@@ -162,7 +165,15 @@ class MessageView(Vertical, can_focus=True):
     def view(self) -> str:
         """What is shown now: "tokens" or "markdown"."""
         markdown = self._view == "markdown" and not self.streaming and self.cursor is None
+        markdown = markdown and not self._searched and not self.too_long
         return "markdown" if markdown or not self.tokens else "tokens"
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the answer has too many blocks to be laid out as Markdown."""
+        if self._long[0] != self.message.content:
+            self._long = (self.message.content, too_long(self.message.content))
+        return self._long[1]
 
     def show_as(self, view: str) -> None:
         self._view = view
@@ -180,9 +191,12 @@ class MessageView(Vertical, can_focus=True):
         self.query_one(".who", Static).update(self._header())
         answer = self.message.role == "assistant"
         markdown = answer and self.view == "markdown" and bool(self.message.content)
+        markdown = markdown and not self.too_long
         self._answer.display = answer and not markdown
         self._thoughts.display = not self.folded
-        self._plain.display = not answer
+        self._plain.display = not answer or (not self.tokens and not markdown)
+        if answer and self._plain.display:
+            self._plain.update(Content(shown(self.message.content)))
         thoughts = len(self._thoughts.tokens)
         self._fold_line.display = thoughts > 0
         mark = "▸" if self.folded else "▾"
@@ -205,6 +219,8 @@ class MessageView(Vertical, can_focus=True):
             words.append(m.status.value)
         if m.finish is not None and not self.streaming:
             words += _figures(m.finish)
+        if self._view == "markdown" and m.role == "assistant" and self.too_long:
+            words.append("too long for Markdown")
         who = "You" if m.role == "user" else m.target or m.role
         place = f"  ‹ {self.place[0]}/{self.place[1]} ›" if self.place[1] > 1 else ""
         return Content.assemble((shown(who) + place, "bold"), "  " + shown(" · ".join(words)))
@@ -252,17 +268,16 @@ class MessageView(Vertical, can_focus=True):
     def text(self) -> str:
         return self._reasoning.answer if self.tokens else self.message.content
 
-    def mentions(self, query: str) -> bool:
-        return any(True for _ in hits(shown(self.text), query))
-
-    def find(self, query: str) -> None:
-        """Mark where `query` stands and scroll there; "" takes the marks away."""
+    def find(self, query: str, place: int = 0) -> None:
+        """Mark where `query` stands and scroll to a place, counted from 0; "" takes the marks
+        away.
+        """
+        if not query and not self._searched:
+            return
+        self._searched = bool(query)
         if self.tokens:
-            if query and self.mentions(query):
-                self.show_as("tokens")
-                self.call_after_refresh(self._answer.find, query)
-            else:
-                self._answer.find("")
+            self._arrange()
+            self.call_after_refresh(self._answer.find, query, place)
         else:
             content = Content(shown(self.text))
             self._plain.update(content.add_spans(list(hits(content.plain, shown(query)))))

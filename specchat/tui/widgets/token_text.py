@@ -111,14 +111,15 @@ class TokenText(Vertical):
             return None
         return max(i for i, block in enumerate(self._blocks) if block.first <= index)
 
-    def find(self, query: str) -> bool:
-        """Mark where `query` stands, and scroll to its first place; "" takes the marks away."""
+    def find(self, query: str, place: int = 0) -> bool:
+        """Mark where `query` stands, and scroll to a place, from 0; "" takes the marks away."""
         self._query = shown(query)
         self.repaint()
         text = "".join(shown(t.text) for t in self.tokens)
-        at = next((span.start for span in hits(text, self._query)), -1)
-        if at < 0:
+        places = [span.start for span in hits(text, self._query)]
+        if not places:
             return False
+        at = places[min(place, len(places) - 1)]
         index = self.first
         for token in self.tokens:
             at -= len(shown(token.text))
