@@ -1,9 +1,10 @@
-"""How fast the app is: first paint, load of the screen's thread, and input latency.
+"""How fast the app is: first paint, load of the screen's thread, input latency, and quitting.
 
     python bench/app_speed.py [--rate 200] [--tokens 20000] [--seconds 10]
 
 Runs the app in a real pseudo-terminal with a conversation of `tokens` tokens open, while a
-recorded engine writes `rate` tokens per second, and types. Prints one JSON object.
+recorded engine writes `rate` tokens per second, and types. It quits while the engine is in a
+call of 20 s. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -108,10 +109,29 @@ class Screen:
         begun, seen = time.perf_counter(), b""
         while (passed := time.perf_counter() - begun) < seconds:
             if select.select([self.leader], [], [], 0.005)[0]:
-                seen = seen[-1000:] + os.read(self.leader, 65536)
+                try:
+                    seen = seen[-1000:] + os.read(self.leader, 65536)
+                except OSError:  # Linux says EIO once the other side has closed
+                    return None
                 if wanted in seen:
                     return time.perf_counter() - begun
         return None if passed >= seconds else passed
+
+
+def quit_during_a_call(path: Path) -> float:
+    """Seconds from the key until the process has ended."""
+    write_conversation(path, ANSWER)
+    screen = Screen([sys.executable, __file__, "--child", str(path), "--rate", "0.05"])
+    screen.see(b"target", 30)
+    time.sleep(2)
+    os.write(screen.leader, b"Go on.\r")
+    screen.see(b"tok/s", 10)
+    begun = time.perf_counter()
+    os.write(screen.leader, b"\x11")
+    while screen.process.poll() is None and time.perf_counter() - begun < 30:
+        screen.see(b"\0", 0.01)  # it must not wait for us to read
+    screen.process.kill()
+    return time.perf_counter() - begun
 
 
 def measure(rate: float, tokens: int, seconds: float) -> dict[str, object]:
@@ -120,6 +140,8 @@ def measure(rate: float, tokens: int, seconds: float) -> dict[str, object]:
         started = Screen([sys.executable, "-m", "specchat"])
         paint = started.see(b"Ask something", 30)
         started.process.kill()
+        started.process.wait()
+        quitting = quit_during_a_call(Path(folder) / "quit.db")
         path = Path(folder) / "bench.db"
         write_conversation(path, tokens)
         screen = Screen([sys.executable, __file__, "--child", str(path), "--rate", str(rate)])
@@ -150,6 +172,7 @@ def measure(rate: float, tokens: int, seconds: float) -> dict[str, object]:
                 "worst": round(1000 * max(latencies), 1),
                 "keys": len(latencies),
             },
+            "quit_seconds": round(quitting, 3),
             "memory_mib": memory // 2**20,
         }
 

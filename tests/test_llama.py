@@ -402,7 +402,8 @@ def test_a_long_text_is_tokenised_whole(chat_model):
 
 QUIET = """
 import sys
-from specchat.engine.llama import Grammar, LlamaModel, ModelOptions, log_path
+from specchat.engine.llama import Grammar, LlamaModel, ModelOptions
+from specchat.engine.log_file import log_path
 from specchat.engine.model import Evaluate
 from specchat.errors import SpecchatError
 good, bad = sys.argv[1:]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from specchat.engine.llama import log_path
+from specchat.engine.log_file import log_path
 
 
 @contextmanager

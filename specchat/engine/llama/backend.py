@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import llama_cpp.llama_cpp as C
-import platformdirs
 
+from specchat.engine.log_file import log_path
 from specchat.errors import BadRequestError, ModelLoadError
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
@@ -26,7 +26,7 @@ class _Log:
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=8)
         self.file: TextIO | None = None
-        self.path = Path(platformdirs.user_log_dir("specchat")) / "llama.log"
+        self.path = log_path()
         self.callback = C.llama_log_callback(self._write)
         self.level = 0
 
@@ -79,11 +79,6 @@ def default_threads() -> int:
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(psutil.cpu_count(logical=False) or 4, usable or 4))
-
-
-def log_path() -> Path:
-    """Where llama.cpp's log goes."""
-    return log.path
 
 
 def last_error() -> str:
