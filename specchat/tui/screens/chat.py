@@ -31,6 +31,7 @@ from specchat.tui.messages import (
     Unloaded,
     Update,
 )
+from specchat.tui.pace import Pace
 from specchat.tui.preferences import Preferences
 from specchat.tui.recorder import Recorder
 from specchat.tui.screens.showing import ShowingScreen, progress
@@ -68,6 +69,8 @@ class ChatScreen(ShowingScreen):
         self._changed_settings = False  # so the running answer stops only to go on with them
         self._first_round = 0  # of this run of the engine, within the answer
         self._fresh: list[Token] = []
+        self._unshown = False  # figures changed since they were shown
+        self._frames, self._figures = Pace(), Pace(0.25)
 
     def on_mount(self) -> None:
         self.set_interval(1 / _FRAMES, self.drain)
@@ -78,14 +81,14 @@ class ChatScreen(ShowingScreen):
 
     def drain(self) -> None:
         """Apply everything that came since the last frame."""
-        changed = False
         while not self.session.updates.empty():
             self._apply(self.session.updates.get())
-            changed = True
-        if self._fresh and self.answer is not None:
+            self._unshown = True
+        if self._fresh and self.answer is not None and self._frames.due():
             self.answer.extend(self._fresh)
             self._fresh = []
-        if changed:
+        if self._unshown and (not self.busy or self._figures.due()):
+            self._unshown = False
             self.show_figures()
             if self.answer is not None:
                 self.answer.tell_progress(progress(self.stats))

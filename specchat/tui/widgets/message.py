@@ -20,6 +20,7 @@ from specchat.tui.kinds import counted, shown
 from specchat.tui.markdown import too_long
 from specchat.tui.reasoning import Reasoning
 from specchat.tui.widgets.answer_markdown import AnswerMarkdown
+from specchat.tui.widgets.quiet import put
 from specchat.tui.widgets.token_text import TokenText, hits
 
 
@@ -229,7 +230,7 @@ class MessageView(Vertical, can_focus=True):
         """How far the answer is, for the line above it."""
         self._progress = text
         if self.streaming and self.children:
-            self.query_one(".who", Static).update(self._header())
+            put(self.query_one(".who", Static), self._header())
 
     def set_place(self, place: tuple[int, int]) -> None:
         self.place = place

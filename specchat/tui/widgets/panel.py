@@ -14,6 +14,7 @@ from specchat.engine.stats import Stats
 from specchat.tui.kinds import Looks, counted, legend, shown
 from specchat.tui.messages import Depths, Ready
 from specchat.tui.widgets import figures
+from specchat.tui.widgets.quiet import put
 
 if TYPE_CHECKING:
     from specchat.engine.engine import Settings
@@ -51,7 +52,10 @@ class Panel(VerticalScroll, can_focus=False):
         return cast("SpecchatApp", self.app).looks
 
     def _put(self, id: str, content: Content | str) -> None:
-        self.query_one(f"#{id}", Static).update(content)
+        put(
+            self.query_one(f"#{id}", Static),
+            Content(content) if isinstance(content, str) else content,
+        )
 
     def repaint(self) -> None:
         """The theme changed."""

@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from specchat.engine.events import Token
 from specchat.tui.kinds import coloured, shown
+from specchat.tui.widgets.quiet import put
 
 if TYPE_CHECKING:
     from textual.events import Click
@@ -94,7 +95,7 @@ class TokenText(Vertical):
             content = content.add_spans(list(hits(content.plain, self._query)))
         if not last and content.plain.endswith("\n"):
             content = content.right_crop(1)  # the next block begins on a new line anyway
-        block.update(content)
+        put(block, content)
 
     def move_cursor(self, index: int | None) -> None:
         """Mark token `index` of the message, or none."""
