@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specchat.engine.engine import Settings
     from specchat.tui.app import SpecchatApp
 
-_WIDTH = 37  # characters of a bar
+_WIDTH = 36  # characters of a bar, with the scroll bar beside it
 
 
 class Panel(VerticalScroll, can_focus=False):
