@@ -90,6 +90,16 @@ def single(smollm2: Any) -> Iterator[Endpoint]:
     service.close(wait=30)
 
 
+@pytest.fixture(scope="session")
+def drafted(smollm2: Any) -> Iterator[Endpoint]:
+    """A server whose draft is the target itself: most draft tokens are accepted."""
+    options = ModelOptions(n_ctx=256, sequences=2, threads=1, prefill_chunk=64)
+    service = Service(Engine.load(smollm2, smollm2, options=options), waiting=16)
+    with serving(service) as found:
+        yield found
+    service.close(wait=30)
+
+
 @contextmanager
 def serving(service: Service, **options: Any) -> Iterator[Endpoint]:
     """`options` are those of `create_app`."""

@@ -9,31 +9,17 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 
-from specchat.engine.engine import Engine
-from specchat.engine.llama import ModelOptions
-from specchat.engine.service import Service
 from specchat.server.security import Door
 
 PROMPT = "The capital of France is"
 QUESTION = "List three colours of the rainbow."
 KEY = "a-long-enough-key-for-the-tests"
-
-
-@pytest.fixture(scope="module")
-def drafted(smollm2: Any, serve_service: Callable[..., Any]) -> Iterator[Any]:
-    """A server whose draft is the target itself: most draft tokens are accepted."""
-    options = ModelOptions(n_ctx=256, sequences=2, threads=1, prefill_chunk=64)
-    service = Service(Engine.load(smollm2, smollm2, options=options), waiting=16)
-    with serve_service(service) as found:
-        yield found
-    service.close(wait=30)
 
 
 def complete(endpoint: Any, prompt: Any = PROMPT, **fields: Any) -> dict[str, Any]:
