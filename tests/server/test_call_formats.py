@@ -7,6 +7,7 @@ in llama-cpp-python's source: then what each renders of a message with calls is 
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,10 @@ from typing import Any
 import pytest
 from test_tools import THINK, parse
 
+from specchat.engine.engine import Engine
+from specchat.engine.llama import ModelOptions
 from specchat.engine.messages import Message
+from specchat.engine.service import Service
 from specchat.engine.template import ChatTemplate
 from specchat.server import call_formats as formats
 from specchat.server.call_formats import of_template
@@ -175,3 +179,47 @@ def test_what_a_template_renders_is_parsed_back(path: Path) -> None:
     text = text[text.index(start) :]
     whole = parse(AnswerParser(THINK, calls=format), text, 3)
     assert whole["calls"] == wanted
+
+
+FAMILY_TEMPLATE = """\
+{%% if tools %%}{{ tools | tojson }} Write %s{%% endif %%}
+{%% for message in messages %%}{{ message.role }}: {{ message.content }}
+{%% endfor %%}assistant:"""
+
+
+@pytest.mark.parametrize(
+    "format", [formats.DEEPSEEK, formats.QWEN_CODER, formats.MISTRAL], ids=lambda f: f.name
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_call_is_enforced_for_every_family(
+    smollm2: Any, serve_service: Any, format: Any, stream: bool
+) -> None:
+    signs = "<tool_call><function=" if format is formats.QWEN_CODER else format.start
+    options = ModelOptions(n_ctx=512, threads=1)
+    engine = Engine.load(smollm2, options=options, template=FAMILY_TEMPLATE % signs)
+    assert call_format(engine.template, TOOLS).name == format.name
+    service = Service(engine)
+    fields = {"tools": described(TOOLS[1:]), "tool_choice": "required", "max_tokens": 60}
+    fields["tools"][0]["function"]["parameters"] |= {
+        "properties": {"zone": {"enum": ["CET", "UTC"]}},
+        "required": ["zone"],
+        "additionalProperties": False,
+    }
+    try:
+        with serve_service(service) as endpoint:
+            if stream:
+                chunks = endpoint.chunks("What time is it?", **fields)
+                deltas = [c["choices"][0]["delta"] for c in chunks]
+                calls = [call["function"] for d in deltas for call in d.get("tool_calls", ())]
+                name, text = calls[0]["name"], "".join(call["arguments"] for call in calls)
+                assert not any(delta.get("content") for delta in deltas)
+            else:
+                (choice,) = endpoint.answer("What time is it?", **fields)["choices"]
+                call = choice["message"]["tool_calls"][0]["function"]
+                name, text = call["name"], call["arguments"]
+                assert choice["finish_reason"] == "tool_calls"
+    finally:
+        service.close(wait=10)
+    assert name == "get_time"
+    # A list of calls may have been cut short; each begun call is well formed.
+    assert json.loads(text[: text.index("}") + 1])["zone"] in ("CET", "UTC")
