@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from recorded_engine import Recorded
+from textual.content import Content
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 from tui_driver import app_with, ask, begin, send, shown_by, until
@@ -100,6 +101,22 @@ async def test_finding_counts_and_goes_both_ways() -> None:
         assert not find.display
         assert find.value == ""
         assert view.view == "markdown"
+
+
+async def test_a_long_paragraph_is_not_broken_where_its_blocks_meet() -> None:
+    words = tuple(f" word{i % 97}" for i in range(600))
+    app = app_with(Recorded(words))
+    async with app.run_test(size=(100, 60)) as pilot:
+        await begin(pilot)
+        view = await ask(pilot, "q")
+        for width in (100, 83):
+            await pilot.resize_terminal(width, 60)
+            await pilot.pause(0.2)
+            blocks = list(view.query("TokenText .block"))
+            assert len(blocks) > 2
+            columns = blocks[0].content_size.width
+            lines = Content("".join(words)).wrap(columns)
+            assert sum(b.size.height for b in blocks) == len(lines)
 
 
 async def test_very_long_markdown_is_shown_as_tokens_and_that_is_told() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from textual.containers import Vertical
-from textual.content import Span
+from textual.content import Content, Span
 from textual.message import Message
 from textual.style import Style
 from textual.widgets import Static
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from specchat.tui.app import SpecchatApp
 
-# A block is closed at a line break once it has this many tokens; without one, at the limit.
+# A block is closed at a line break once it has this many tokens; without one, at the limit,
+# where the screen breaks the line anyway.
 # Small blocks keep the work per frame small however long the answer grows.
 _BLOCK, _LIMIT = 60, 250
 
@@ -55,6 +56,8 @@ class TokenText(Vertical):
         self.first = first
         self.tokens: list[Token] = []
         self._blocks: list[_Block] = []
+        self._wrapped: set[int] = set()  # first tokens of blocks that begin within a line
+        self._width = 0  # at which those were cut
         self._cursor: int | None = None
         self._query = ""
 
@@ -65,7 +68,7 @@ class TokenText(Vertical):
             if not self._blocks or self._full():
                 if changed:
                     self._paint(len(self._blocks) - 1)
-                block = _Block(self.first + len(self.tokens))
+                block = _Block(self._next_first())
                 self._blocks.append(block)
                 self.mount(block)
                 if len(self._blocks) > 1:
@@ -74,6 +77,28 @@ class TokenText(Vertical):
             changed = True
         if changed:
             self._paint(len(self._blocks) - 1)
+
+    def _next_first(self) -> int:
+        """The token a further block begins with: the next one or, within a line, the first of
+        the last one as the screen wraps it.
+        """
+        end = self.first + len(self.tokens)
+        if not self._blocks or self.tokens[-1].text.endswith("\n"):
+            return end
+        first = self._blocks[-1].first
+        self._width = self.content_size.width
+        cut = wrapped_start(self.tokens[first - self.first :], self._width)
+        self._wrapped.add(first + cut if cut else end)
+        return first + cut if cut else end
+
+    def on_resize(self) -> None:
+        """Cut anew where lines are wrapped elsewhere now."""
+        if self._wrapped and self.content_size.width != self._width:
+            tokens, self.tokens = self.tokens, []
+            for block in self._blocks:
+                block.remove()
+            self._blocks, self._wrapped = [], set()
+            self.extend(tokens)
 
     def _full(self) -> bool:
         size = self.first + len(self.tokens) - self._blocks[-1].first
@@ -93,6 +118,8 @@ class TokenText(Vertical):
         )
         if self._query:
             content = content.add_spans(list(hits(content.plain, self._query)))
+        if block.first in self._wrapped and content.plain.startswith(" "):
+            content = content[1:]  # as wrapping drops it
         if not last and content.plain.endswith("\n"):
             content = content.right_crop(1)  # the next block begins on a new line anyway
         put(block, content)
@@ -131,6 +158,20 @@ class TokenText(Vertical):
         if block is not None:
             self._blocks[block].scroll_visible(animate=False)
         return True
+
+
+def wrapped_start(tokens: Sequence[Token], width: int) -> int:
+    """Which token begins the last line, wrapped at `width` columns; 0 if none does."""
+    pieces = [shown(t.text) for t in tokens]
+    text = "".join(pieces)
+    lines = Content(text).wrap(width) if width else []
+    start = text.rfind(lines[-1].plain.strip()) if len(lines) > 1 else 0
+    at = 0
+    for index, piece in enumerate(pieces):
+        if piece and (at == start or (at == start - 1 and piece.startswith(" "))):
+            return index
+        at += len(piece)
+    return 0
 
 
 def hits(text: str, query: str) -> Iterator[Span]:
