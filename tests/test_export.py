@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -117,7 +118,9 @@ def test_html_shows_hostile_text_as_text(text: str) -> None:
                                "title"}  # fmt: skip
     assert page.open == []
     assert not {c for c in html if c < " " or "\x7f" <= c < "\xa0"} - {"\n"}
-    safe = "".join("�" if c < " " or "\x7f" <= c < "\xa0" else c for c in text)
+    unsafe = r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # control characters, bidi controls
+    safe = re.sub(unsafe, "�", text)
+    assert not re.search(unsafe, html.replace("\n", ""))
     assert page.text().count(safe) >= 4
 
 

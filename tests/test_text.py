@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from specchat.engine.events import WORST_FIRST, Kind, Token
 from specchat.engine.text import TextStream, strip_control
 
+BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # reorder text around them
 # Characters of 1 to 4 bytes, joined and combining ones, and bytes that are no UTF-8 at all.
 PIECES = ["a", "é", "中", "😀", "👩‍👩‍👧", "e\u0301", "\n", "\ufffd", "\x00"]
 good_bytes = st.lists(st.sampled_from(PIECES)).map(lambda parts: "".join(parts).encode())
@@ -183,8 +184,12 @@ def test_strip_control_leaves_only_printable_text(text):
     clean = strip_control(text)
     assert len(clean) == len(text)
     for before, after in zip(text, clean, strict=True):
-        control = ord(before) < 0x20 or 0x7F <= ord(before) < 0xA0
+        control = ord(before) < 0x20 or 0x7F <= ord(before) < 0xA0 or before in BIDI
         assert after == ("\ufffd" if control and before not in "\t\n" else before)
+
+
+def test_strip_control_lets_no_text_reorder_its_surroundings():
+    assert strip_control(f"a{BIDI}b") == "a" + "\ufffd" * len(BIDI) + "b"
 
 
 @pytest.mark.parametrize("attack", ["\x1b[2J", "\x9b31m", "a\rb", "\x7f", "\x1b]52;c;eA==\a"])
