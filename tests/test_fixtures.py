@@ -10,8 +10,6 @@ import pytest
 from tiny_llama import write_tiny_llama
 
 from specchat.bench.fixtures import (
-    _copy_fields,
-    _write,
     deepen,
     hostile_draft,
     random_draft,
@@ -22,6 +20,7 @@ from specchat.engine.llama import LlamaModel, ModelOptions, quantize
 from specchat.engine.model import Evaluate
 from specchat.engine.pairing import check_pair
 from specchat.errors import BadRequestError
+from specchat.gguf_files import copy_fields, finish
 
 OPTIONS = ModelOptions(n_ctx=64, threads=1)
 
@@ -74,10 +73,10 @@ def test_a_type_that_cannot_be_scaled_is_named(tmp_path: Path) -> None:
     source, wide = tmp_path / "tiny.gguf", tmp_path / "wide.gguf"
     write_tiny_llama(source)
     reader, writer = gguf.GGUFReader(str(source)), gguf.GGUFWriter(str(wide), "llama")
-    _copy_fields(reader, writer, {})
+    copy_fields(reader, writer, {})
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, np.array(tensor.data, np.float64))
-    _write(writer)
+    finish(writer)
     with pytest.raises(BadRequestError, match="type F64"):
         deepen(wide, tmp_path / "deep.gguf", 2, 0.1)
 

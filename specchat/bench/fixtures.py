@@ -8,7 +8,6 @@ disagree. Figures from such a target are figures of a constructed target, and sa
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from specchat.default_model import default_model
 from specchat.engine.header import read_header
 from specchat.engine.llama import quantize
 from specchat.errors import BadRequestError
+from specchat.gguf_files import copy_fields, finish, gguf_package, written_whole
 
 # Block layouts of ggml-common.h: bytes of a block, and where its fp16 scales lie in it.
 _SCALES = {
@@ -32,16 +32,6 @@ _SCALES = {
     "Q6_K": (210, (208,)),
 }
 _RESIDUAL_OUTPUTS = ("attn_output.weight", "ffn_down.weight")
-
-
-def _gguf() -> Any:
-    try:
-        import gguf
-    except ImportError:
-        raise BadRequestError(
-            "Making benchmark models needs the gguf package: pip install 'specchat[bench]'"
-        ) from None
-    return gguf
 
 
 def _scaled(tensor: Any, eps: float) -> npt.NDArray[Any]:
@@ -64,30 +54,12 @@ def _scaled(tensor: Any, eps: float) -> npt.NDArray[Any]:
     return data
 
 
-def _copy_fields(reader: Any, writer: Any, changed: dict[str, Any]) -> None:
-    """All metadata of `reader`, but for the `changed` values."""
-    array = _gguf().GGUFValueType.ARRAY
-    for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key == "general.architecture":
-            continue
-        kind = field.types[0]
-        sub_type = field.types[-1] if kind == array else None
-        writer.add_key_value(key, changed.get(key, field.contents()), kind, sub_type=sub_type)
-
-
-def _write(writer: Any) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def deepen(source: Path, target: Path, factor: int, eps: float) -> None:
     """Write `source` with every block followed by `factor` − 1 clones scaled by `eps`.
 
     Raises BadRequestError for an architecture or type it cannot deepen.
     """
-    gguf = _gguf()
+    gguf = gguf_package("bench")
     header = read_header(source)
     if header.architecture != "llama" or factor < 1:
         raise BadRequestError(f"Cannot deepen {header.architecture} models by {factor}.")
@@ -95,7 +67,7 @@ def deepen(source: Path, target: Path, factor: int, eps: float) -> None:
     writer = gguf.GGUFWriter(str(target), header.architecture)
     blocks = int(header.get("block_count"))
     name = f"{header.name} constructed x{factor} eps {eps:g}"
-    _copy_fields(reader, writer, {"llama.block_count": blocks * factor, "general.name": name})
+    copy_fields(reader, writer, {"llama.block_count": blocks * factor, "general.name": name})
     for tensor in reader.tensors:
         if not tensor.name.startswith("blk."):
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
@@ -108,15 +80,15 @@ def deepen(source: Path, target: Path, factor: int, eps: float) -> None:
                 _scaled(tensor, eps) if changed else tensor.data,
                 raw_dtype=tensor.tensor_type,
             )
-    _write(writer)
+    finish(writer)
 
 
 def random_draft(source: Path, target: Path, width: int = 64, blocks: int = 2) -> None:
     """Write a hostile draft: the vocabulary of `source`, weights drawn at random."""
-    gguf = _gguf()
+    gguf = gguf_package("bench")
     reader = gguf.GGUFReader(str(source))
     writer = gguf.GGUFWriter(str(target), "llama")
-    _copy_fields(
+    copy_fields(
         reader,
         writer,
         {
@@ -144,20 +116,12 @@ def random_draft(source: Path, target: Path, width: int = 64, blocks: int = 2) -
     norms = [f"blk.{b}.{part}_norm.weight" for b in range(blocks) for part in ("attn", "ffn")]
     for name in (*norms, "output_norm.weight"):
         writer.add_tensor(name, np.ones(width, np.float32))
-    _write(writer)
+    finish(writer)
 
 
 def _made(path: Path, make: Any) -> Path:
-    """`path`, built by `make(temporary path)` unless it exists; never half-written."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            make(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return path
+    """`path`, built by `make(temporary path)` unless it exists."""
+    return path if path.exists() else written_whole(path, make)
 
 
 def standard_fixture(

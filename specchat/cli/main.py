@@ -20,12 +20,14 @@ COMMANDS = {
     "bench": "specchat.cli.bench",
     "serve": "specchat.cli.serve",
     "models": "specchat.cli.models",
+    "distill": "specchat.cli.distill",
 }
 _SUMMARIES = {
     "models": "list the models of this machine, and rank drafts for a target",
     "doctor": "check whether a pair of models fits, and what it costs",
     "simulate": "show how speculation saves target calls; needs no model",
     "serve": "answer OpenAI clients over HTTP on this machine",
+    "distill": "train a small draft for a target, on what it says itself",
     "bench": "measure plain, fixed and automatic draft lengths on a pair",
 }
 
