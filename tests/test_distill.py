@@ -19,6 +19,7 @@ from tiny_llama import write_tiny_llama
 from specchat.cli.main import main
 from specchat.distill.collect import TOP, collect, load_target
 from specchat.distill.data import (
+    HELD_OUT_EVERY,
     Sample,
     draw_batch,
     load_shards,
@@ -226,6 +227,12 @@ def test_batches_depend_on_seed_and_step_only() -> None:
     draws = [draw_batch(samples, 50, 1, step).tokens.tolist() for step in (5, 6, 5)]
     assert draws[0] == draws[2] != draws[1]
     assert len(draw_batch(samples, 50, 1, 0).rows) >= 50
+
+
+def test_held_out_prompts_are_of_every_kind() -> None:
+    held_out = [i for i in range(2000) if i % HELD_OUT_EVERY == HELD_OUT_EVERY - 1]
+    for period in (2, 3, 4):  # kinds of prompts, ways of sampling
+        assert len({i % period for i in held_out}) == period
 
 
 def test_held_out_prompts_are_never_trained_on() -> None:

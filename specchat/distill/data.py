@@ -16,7 +16,9 @@ import numpy.typing as npt
 from specchat.errors import BadRequestError
 from specchat.gguf_files import written_whole
 
-HELD_OUT_EVERY = 16  # prompts of which one is kept for measuring, never trained on
+# Prompts of which one is kept for measuring, never trained on. Prime, so that no kind of
+# prompt and no way of sampling, which go by the number too, is left out.
+HELD_OUT_EVERY = 17
 
 Tokens = npt.NDArray[np.int32]
 

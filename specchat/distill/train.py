@@ -37,14 +37,14 @@ class Recipe:
     without a gain training ends. The share of KL in the loss falls from 1 to `kl_end`.
     """
 
-    positions: int = 1024
-    others: int = 4096
-    rate: float = 2e-3
+    positions: int = 512
+    others: int = 2048
+    rate: float = 4e-3
     warmup: int = 40
     decay: float = 0.05
     kl_end: float = 0.2
     evaluate_every: int = 50
-    patience: int = 6
+    patience: int = 8
     seed: int = 1
 
 
