@@ -62,6 +62,18 @@ def start_backend() -> None:
 
 
 @functools.cache
+def extra_buffers() -> bool:
+    """Whether weights may be repacked for this CPU: not where that means AMX.
+
+    GCC 12's `_tile_loadconfig` tells the compiler of 8 of its 64 bytes, the other stores are
+    dropped, and a llama.cpp built with it (as pip does) dies of SIGSEGV at its first call on an
+    Intel CPU with AMX. `SPECCHAT_AMX=1` says that the build at hand is sound.
+    """
+    amx = b"AMX_INT8 = 1" in C.llama_print_system_info()
+    return not amx or os.environ.get("SPECCHAT_AMX") == "1"
+
+
+@functools.cache
 def flag_callback() -> Any:
     """A native `bool f(void *data)` that is true when data's first byte is not zero.
 

@@ -13,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specchat.engine.header import read_header
-from specchat.engine.llama.backend import default_threads, last_error, log, start_backend
+from specchat.engine.llama.backend import (
+    default_threads,
+    extra_buffers,
+    last_error,
+    log,
+    start_backend,
+)
 from specchat.engine.llama.tokenizer import Tokenizer
 from specchat.errors import BadRequestError, DecodeError, ModelLoadError, PromptTooLongError
 
@@ -50,6 +56,7 @@ class EmbeddingModel:
         log.errors.clear()
         params = C.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
+        params.use_extra_bufts = extra_buffers()
         model = C.llama_model_load_from_file(os.fsencode(header.path), params)
         if not model:
             raise ModelLoadError(f"Cannot load {header.path}: {last_error()}")

@@ -13,7 +13,13 @@ from typing import Any
 import llama_cpp.llama_cpp as C
 import numpy as np
 
-from specchat.engine.llama.backend import flag_callback, last_error, log, start_backend
+from specchat.engine.llama.backend import (
+    extra_buffers,
+    flag_callback,
+    last_error,
+    log,
+    start_backend,
+)
 from specchat.engine.llama.context import apply_lora, make_context
 from specchat.engine.llama.options import ModelOptions
 from specchat.engine.llama.tokenizer import Tokenizer
@@ -112,6 +118,7 @@ class LlamaModel:
         callback = C.llama_progress_callback(report)
         params = C.llama_model_default_params()
         params.n_gpu_layers = options.n_gpu_layers
+        params.use_extra_bufts = extra_buffers()
         params.load_mode = 2 * options.mlock + options.mmap  # bit 0 mmap, bit 1 mlock
         params.progress_callback = callback
         model = C.llama_model_load_from_file(os.fsencode(path), params)
