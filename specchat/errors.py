@@ -105,7 +105,11 @@ class EndpointError(SpecchatError):
 
 
 class QueueFullError(SpecchatError):
-    """Too many requests wait for the engine already; the client should try again later."""
+    """Too many requests wait for the engine already. In about `seconds` one will have ended."""
+
+    def __init__(self, waiting: int, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"{waiting} requests are waiting already; try again in {seconds:.0f} s.")
 
 
 class BusyError(SpecchatError):

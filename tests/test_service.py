@@ -107,12 +107,15 @@ def test_answers_do_not_depend_on_their_neighbours(service: Service) -> None:
         assert_same_greedy(plain, answer.wait())
 
 
-def test_the_queue_is_bounded_and_first_come_first_served(service: Service) -> None:
+def test_the_queue_is_bounded_and_first_come_first_served(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = [ask(service, QUESTIONS[0], 40) for _ in range(2)]
     for answer in running:
         assert answer.begun.wait(60)
     waiting = [ask(service, q, 2) for q in QUESTIONS]
-    with pytest.raises(QueueFullError, match="waiting"):
+    monkeypatch.setattr(service, "_answer_seconds", 30.0)  # two at a time: one ends every 15 s
+    with pytest.raises(QueueFullError, match="waiting already; try again in 15 s"):
         ask(service, "one too many", 2)
     assert service.load == (2, 3)
     for answer in (*running, *waiting):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -38,6 +39,7 @@ class Ticket:
     order: int
     cancel: Cancel = field(default_factory=Cancel)
     prompt: Sequence[int] | None = None  # once made
+    began: float = 0.0  # time.monotonic() when it got a slot
 
 
 class Service:
@@ -51,6 +53,7 @@ class Service:
         self._waiting: list[Ticket] = []
         self._calls: list[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = []
         self._running: dict[Running, Ticket] = {}
+        self._answer_seconds = 0.0  # how long the last answers took, newer ones counting more
         self._stopping = False
         self._batch = Batch(engine.target, engine.observe)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -84,9 +87,7 @@ class Service:
             if self._stopping:
                 raise SpecchatError(_CLOSING)
             if len(self._waiting) >= self._limit:
-                raise QueueFullError(
-                    f"{len(self._waiting)} requests are waiting already; try again shortly."
-                )
+                raise QueueFullError(len(self._waiting), self._next_end())
             self._waiting.append(ticket)
             self._waiting.sort(key=lambda t: (-t.priority, t.order))
             self._lock.notify()
@@ -136,6 +137,15 @@ class Service:
         """(requests being answered, requests waiting)."""
         with self._lock:
             return len(self._running), len(self._waiting)
+
+    def _next_end(self) -> float:
+        """Seconds, at least 1, until one of the running is likely to end; lock held.
+
+        Ends of n answers of mean length s come s/n apart.
+        """
+        now = time.monotonic()
+        oldest = max((now - t.began for t in self._running.values()), default=0.0)
+        return max(1.0, (self._answer_seconds or oldest) / max(1, len(self._running)))
 
     def close(self, wait: float = 1.0) -> None:
         """Cancel everything, let the thread end, and free the engine.
@@ -200,6 +210,7 @@ class Service:
             self._waiting.remove(ticket)
             if entry is not None:
                 self._running[entry] = ticket
+                ticket.began = time.monotonic()
                 if self._stopping:  # `close` saw it neither waiting nor running
                     ticket.cancel.set()
         if failure is not None:
@@ -228,6 +239,9 @@ class Service:
             if entry.done:
                 with self._lock:
                     del self._running[entry]
+                    took = time.monotonic() - ticket.began
+                    weight = 0.25 if self._answer_seconds else 1.0
+                    self._answer_seconds += weight * (took - self._answer_seconds)
                 _report(ticket, entry.error)
 
 

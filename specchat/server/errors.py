@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ def from_engine(error: BaseException) -> ApiError:
             str(error),
             type="rate_limit_error",
             code="queue_full",
-            headers={"Retry-After": "1"},
+            headers={"Retry-After": str(math.ceil(error.seconds))},
         )
     if isinstance(error, SpecchatError):
         return ApiError(503, str(error), type="server_error", code=_code(error))

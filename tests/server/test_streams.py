@@ -69,7 +69,7 @@ def test_a_full_queue_is_a_429(endpoint: Any) -> None:
             streams[-1].__enter__()
         response = endpoint.chat()
         assert response.status_code == 429
-        assert response.headers["retry-after"] == "1"
+        assert 1 <= int(response.headers["retry-after"]) <= 60
         assert response.json()["error"]["type"] == "rate_limit_error"
         assert endpoint.http.get("/health").json() == {"status": "ok", "running": 2, "waiting": 4}
     finally:
