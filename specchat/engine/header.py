@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specchat.engine.ggml_types import FILE_TYPES, KV_BYTES
+from specchat.engine.ggml_types import FILE_TYPES
 from specchat.engine.header_reader import SCALARS, LazyArray, TensorInfo, parse
 from specchat.engine.model_files import open_model
 from specchat.errors import ModelFileError
 
-__all__ = ["KV_BYTES", "Header", "TensorInfo", "part_names", "read_header"]
+__all__ = ["Header", "TensorInfo", "part_names", "read_header"]
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _MOST_PARTS = 1000
@@ -130,24 +130,8 @@ class Header:
     @property
     def recurrent(self) -> bool:
         """Whether some layers keep a running state instead of a KV cache."""
-        return any(key.startswith(f"{self.architecture}.ssm.") for key in self.metadata) or (
-            self.architecture.startswith("rwkv")
-        )
-
-    def kv_bytes(self, n_ctx: int, type_k: str = "f16", type_v: str = "f16") -> int:
-        """Memory of the KV cache for `n_ctx` tokens: layers × heads × width × 2.
-
-        An upper bound for hybrid models, whose recurrent layers need less.
-        """
-        layers = int(self.get("block_count", 0))
-        heads = self.get("attention.head_count", 0)
-        heads = (max(heads, default=0) if isinstance(heads, list) else heads) or 1
-        kv_heads = self.get("attention.head_count_kv", heads)
-        total = sum(kv_heads) if isinstance(kv_heads, list) else layers * int(kv_heads)
-        width = int(self.get("embedding_length", 0)) // heads
-        k = int(self.get("attention.key_length", width)) * KV_BYTES[type_k]
-        v = int(self.get("attention.value_length", width)) * KV_BYTES[type_v]
-        return int(n_ctx * total * (k + v))
+        kinds = tuple(f"{self.architecture}.{kind}." for kind in ("ssm", "wkv", "shortconv", "kda"))
+        return any(key.startswith(kinds) for key in self.metadata)
 
     @property
     def vocabulary_size(self) -> int:

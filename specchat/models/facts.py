@@ -18,7 +18,7 @@ import platformdirs
 from specchat.engine.header import Header, part_names, read_header
 from specchat.errors import ModelFileError
 
-VERSION = 1  # of the cache file; another version is read anew
+VERSION = 2  # of the cache file; another version is read anew
 _LIMIT = 20_000  # files remembered at most
 # Architectures of encoders: they embed texts and cannot continue one.
 _ENCODERS = {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2",

@@ -4,7 +4,7 @@ Owns weights, context, batch, tokenizer and grammar of one GGUF. Every return co
 checked; llama.cpp's log goes to a file, never to the terminal.
 """
 
-from specchat.engine.llama.backend import default_threads, quantize
+from specchat.engine.llama.backend import default_threads, may_use_gpu, quantize
 from specchat.engine.llama.embedding import EmbeddingModel
 from specchat.engine.llama.grammar import Grammar
 from specchat.engine.llama.model import LlamaCache, LlamaModel
@@ -19,5 +19,6 @@ __all__ = [
     "ModelOptions",
     "Tokenizer",
     "default_threads",
+    "may_use_gpu",
     "quantize",
 ]

@@ -73,6 +73,11 @@ def extra_buffers() -> bool:
     return not amx or os.environ.get("SPECCHAT_AMX") == "1"
 
 
+def may_use_gpu(n_gpu_layers: int) -> bool:
+    """Whether llama.cpp would put layers into another memory than the processor's."""
+    return n_gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
+
+
 @functools.cache
 def flag_callback() -> Any:
     """A native `bool f(void *data)` that is true when data's first byte is not zero.
