@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import socket
 import sys
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from specchat.cli import options
 from specchat.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from specchat.engine.engine import LoadProgress
     from specchat.engine.llama import EmbeddingModel
+    from specchat.engine.service import Service
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadRequestError(f"--queue must be 1 to 10000, not {args.queue}.", "queue")
     from specchat.engine.service import Service
     from specchat.server.app import create_app
-    from specchat.server.run import Server, listen
+    from specchat.server.run import listen
     from specchat.server.security import Door
 
     door = Door(
@@ -65,21 +73,53 @@ def run(args: argparse.Namespace) -> int:
     )
     defaults = options.settings(args)
     sock = listen(args.host, args.port)  # before the weights: a taken port shows at once
-    try:
+
+    def load(progress: LoadProgress) -> tuple[Service, Starlette]:
         embedder = _embedder(args)
-        service = Service(options.load_engine(args, sequences=args.parallel), waiting=args.queue)
-        try:
-            service.call(lambda: service.engine.calibration)  # not at the first client's expense
-            app = create_app(
-                service, door=door, defaults=defaults, model=args.alias, embedder=embedder
-            )
-            _announce(args.host, sock.getsockname()[1])
-            Server(app).run(sockets=[sock])
-        finally:
-            service.close(wait=5.0)
-    finally:
-        sock.close()
+        engine = options.load_engine(args, progress, sequences=args.parallel)
+        service = Service(engine, waiting=args.queue)
+        service.call(lambda: engine.calibration)  # not at the first client's expense
+        app = create_app(service, door=door, defaults=defaults, model=args.alias, embedder=embedder)
+        return service, app
+
+    with contextlib.closing(sock):
+        _serve(sock, load, lambda: _announce(args.host, sock.getsockname()[1]))
     return 0
+
+
+def _serve(
+    sock: socket.socket,
+    load: Callable[[LoadProgress], tuple[Service, Starlette]],
+    ready: Callable[[], None],
+) -> None:
+    """Answer on `sock` at once, with 503 while `load` works on a thread of its own."""
+    from specchat.server.entrance import Entrance
+    from specchat.server.run import Server
+
+    entrance = Entrance()
+    server = Server(entrance)
+    services: list[Service] = []
+    failures: list[BaseException] = []
+
+    def open_entrance() -> None:
+        try:
+            service, entrance.app = load(lambda _name, _share: not server.should_exit)
+            services.append(service)
+            ready()
+        except BaseException as error:
+            failures.append(error)
+            server.should_exit = True
+
+    loading = threading.Thread(target=open_entrance, name="loading")
+    loading.start()
+    try:
+        server.run(sockets=[sock])
+    finally:
+        loading.join()
+        for service in services:
+            service.close(wait=5.0)
+    if failures:
+        raise failures[0]
 
 
 def _embedder(args: argparse.Namespace) -> EmbeddingModel | None:

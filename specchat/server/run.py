@@ -11,7 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from specchat.errors import SpecchatError
-from specchat.server.context import Context
+from specchat.server.entrance import Entrance
 from specchat.server.errors import shutting_down
 
 GRACE_SECONDS = 5.0  # for answers under way when the server is told to stop
@@ -46,9 +46,9 @@ def listen(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn, ending the streams that are still open when the grace is over."""
 
-    def __init__(self, app: Starlette, grace: float = GRACE_SECONDS) -> None:
+    def __init__(self, entrance: Entrance, grace: float = GRACE_SECONDS) -> None:
         config = uvicorn.Config(
-            app,
+            entrance,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._grace = grace
-        self._context: Context = app.state.context
+        self._entrance = entrance
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping = asyncio.create_task(self._stop_jobs())
@@ -72,14 +72,14 @@ class Server(uvicorn.Server):
 
     async def _stop_jobs(self) -> None:
         await asyncio.sleep(self._grace)
-        self._context.jobs.stop(shutting_down())
+        self._entrance.end_answers(shutting_down())
 
 
 class Beside:
     """A server on a thread of its own, for who has a loop of another kind to run."""
 
     def __init__(self, app: Starlette, sock: socket.socket, grace: float = 1.0) -> None:
-        self._server = Server(app, grace)
+        self._server = Server(Entrance(app), grace)
         self._thread = threading.Thread(
             target=self._run, args=(sock,), name="endpoint", daemon=True
         )
