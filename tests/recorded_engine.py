@@ -68,16 +68,34 @@ class Recorded:
         self.refusal = ""
         self.template = SimpleNamespace(thinking_tags=thinking, render=lambda messages: "")
 
-    def drafters(self, which: str) -> list[SimpleNamespace]:
-        return [SimpleNamespace(cache=SimpleNamespace(tokens=range(17)))]
+    # What `Service` asks of an engine; there is no model, so nothing waits for a call.
+    models: Sequence[object] = ()
+    idle_slots = 1
 
-    def chat(
-        self, messages: Sequence[Message], settings: Settings, cancel: Cancel, *,
-        continue_final: bool = False,
-    ) -> Iterator[Event]:  # fmt: skip
+    def observe(self, *call: object) -> None:
+        pass
+
+    def share(self, busy: int) -> None:
+        pass
+
+    def should_wait(self, prompt: Sequence[int]) -> bool:
+        return False
+
+    def draft_depth(self, prompt: Sequence[int]) -> int:
+        return 17
+
+    def chat_settings(self, settings: Settings) -> Settings:
+        return settings
+
+    def chat_prompt(
+        self, messages: Sequence[Message], *, continue_final: bool = False
+    ) -> list[int]:
         self.asked.append(list(messages))
-        self.settings.append(settings)
         self.continued.append(continue_final)
+        return [1, 2, 3]
+
+    def start(self, prompt: Sequence[int], settings: Settings, cancel: Cancel) -> Iterator[Event]:
+        self.settings.append(settings)
         if self.error is not None:
             raise self.error
         return self._events(cancel)

@@ -310,3 +310,37 @@ def test_one_engine_answers_one_at_a_time_by_itself(smollm2: Path) -> None:
         *_, end = engine.chat(message, settings(5))
         assert isinstance(end, Finish)
         assert end.reason is FinishReason.LENGTH
+
+
+def test_a_reserved_sequence_is_free_for_the_higher_priority(smollm2: Path) -> None:
+    options = ModelOptions(n_ctx=512, sequences=2, threads=1, prefill_chunk=64)
+    service = Service(Engine.load(smollm2, options=options), waiting=1, reserved=1)
+    try:
+        running = ask(service, QUESTIONS[0], 200)
+        assert running.begun.wait(60)
+        waiting = ask(service, QUESTIONS[1], 200)  # though a sequence is idle
+        with pytest.raises(QueueFullError):
+            ask(service, QUESTIONS[2], 2)
+        prompt = [Message("user", QUESTIONS[2])]
+        mine = Answer().submit(service, prompt, settings(2), priority=1).wait()
+        assert mine.finish.reason is FinishReason.LENGTH
+        assert not waiting.events
+        assert not running.done.is_set()
+        assert running.ticket is not None
+        running.ticket.cancel.set()
+        assert waiting.begun.wait(60)
+    finally:
+        service.close(wait=30)
+
+
+def test_a_fault_in_a_call_ends_answers_but_not_the_service(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(requests: object) -> None:
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr(service.engine.target, "evaluate", fault)
+    failed = [ask(service, q) for q in QUESTIONS[:2]]
+    assert [type(a.wait().error) for a in failed] == [ZeroDivisionError] * 2
+    monkeypatch.undo()
+    assert ask(service, QUESTIONS[0], 2).wait().error is None

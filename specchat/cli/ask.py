@@ -29,6 +29,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system-file", metavar="FILE", help="system prompt from a file")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    parser.add_argument(
+        "--parallel", type=int, default=2, metavar="N",
+        help="answers side by side in the app: its own, and its endpoint's clients' (default 2)",
+    )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary on stderr")
 
 

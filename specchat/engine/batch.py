@@ -81,6 +81,11 @@ class Batch:
         self._fail([entry], Cancelled("The request was cancelled."))
         self._sweep()
 
+    def fail(self, error: Exception) -> None:
+        """End all with `error`."""
+        self._fail(self.running, error)
+        self._sweep()
+
     def step(self) -> bool:
         """Make one model call. False when nothing is left to run."""
         chosen = self._choose()

@@ -185,16 +185,25 @@ class Engine:
         *,
         continue_final: bool = False,
     ) -> Iterator[Event]:
-        """Answer a conversation; see `generate`. `continue_final` goes on with the last
-        message instead of answering it.
+        """Answer a conversation; see `generate` and `chat_prompt`."""
+        prompt = self.chat_prompt(messages, continue_final=continue_final)
+        return self.generate(prompt, self.chat_settings(settings or Settings()), cancel)
+
+    def chat_prompt(
+        self, messages: Sequence[Message], *, continue_final: bool = False
+    ) -> list[int]:
+        """Token ids of a conversation. `continue_final` goes on with the last message instead
+        of answering it.
         """
-        prompt = self.template.tokens(
+        return self.template.tokens(
             messages, add_generation_prompt=not continue_final, continue_final=continue_final
         )
-        settings = settings or Settings()
-        if self.template.source == PLAIN:  # it has no token that ends a turn
-            settings = replace(settings, stops=(*settings.stops, "\nUser:"))
-        return self.generate(prompt, settings, cancel)
+
+    def chat_settings(self, settings: Settings) -> Settings:
+        """`settings`, ending an answer where the template has no token that ends a turn."""
+        if self.template.source != PLAIN:
+            return settings
+        return replace(settings, stops=(*settings.stops, "\nUser:"))
 
     def generate(
         self, prompt: Sequence[int], settings: Settings | None = None, cancel: Cancel | None = None
@@ -257,6 +266,15 @@ class Engine:
     def should_wait(self, prompt: Sequence[int]) -> bool:
         """Whether an answer that has begun is reading much of `prompt` just now."""
         return self._slots.promised(prompt)
+
+    def draft_depth(self, prompt: Sequence[int]) -> int | None:
+        """Tokens in the draft's cache of the sequence that answers `prompt`, the very object
+        given to `start`; None without a draft.
+        """
+        for slot in self._slots.all:
+            if slot.busy and slot.prompt is prompt and slot.draft is not None:
+                return len(slot.draft.tokens)
+        return None
 
     def share(self, busy: int) -> None:
         """`busy` sequences share each call."""

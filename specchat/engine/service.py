@@ -43,11 +43,13 @@ class Ticket:
 
 
 class Service:
-    """Owns the engine's thread. `waiting` is the most requests that may queue."""
+    """Owns the engine's thread. `waiting` is the most requests that may queue, `reserved` how
+    many sequences stay free for those of a priority above 0, which are never refused.
+    """
 
-    def __init__(self, engine: Engine, waiting: int = 32) -> None:
+    def __init__(self, engine: Engine, waiting: int = 32, reserved: int = 0) -> None:
         self.engine = engine
-        self._limit = waiting
+        self._limit, self._reserved = waiting, reserved
         self._order = count()
         self._lock = threading.Condition()
         self._waiting: list[Ticket] = []
@@ -86,7 +88,7 @@ class Service:
         with self._lock:
             if self._stopping:
                 raise SpecchatError(_CLOSING)
-            if len(self._waiting) >= self._limit:
+            if priority <= 0 and len(self._waiting) >= self._limit:
                 raise QueueFullError(len(self._waiting), self._next_end())
             self._waiting.append(ticket)
             self._waiting.sort(key=lambda t: (-t.priority, t.order))
@@ -147,10 +149,11 @@ class Service:
         oldest = max((now - t.began for t in self._running.values()), default=0.0)
         return max(1.0, (self._answer_seconds or oldest) / max(1, len(self._running)))
 
-    def close(self, wait: float = 1.0) -> None:
+    def close(self, wait: float | None = 1.0) -> None:
         """Cancel everything, let the thread end, and free the engine.
 
-        If a model call outlasts `wait` seconds the thread, a daemon, is left behind.
+        If a model call outlasts `wait` seconds the thread, a daemon, is left behind; None
+        waits for it.
         """
         with self._lock:
             self._stopping = True
@@ -188,11 +191,16 @@ class Service:
             with self._lock:
                 dropped = [t for t in self._waiting if t.cancel.is_set()]
                 self._waiting = [t for t in self._waiting if not t.cancel.is_set()]
-                ticket = self._waiting[0] if self._waiting and self.engine.idle_slots else None
+                ticket = self._waiting[0] if self._waiting else None
+                if ticket and self.engine.idle_slots <= self._kept_from(ticket):
+                    ticket = None
             for other in dropped:
                 _report(other, Cancelled("The request was cancelled."))
             if ticket is None or not self._start(ticket):
                 return
+
+    def _kept_from(self, ticket: Ticket) -> int:
+        return 0 if ticket.priority > 0 else self._reserved
 
     def _start(self, ticket: Ticket) -> bool:
         """Start the first that waits. False if it had better wait on."""
@@ -230,8 +238,13 @@ class Service:
         self.engine.share(max(1, len(tickets)))
         alone = tickets[0].cancel if len(tickets) == 1 else Cancel()
         alone.attach(self.engine.models)
-        self._batch.step()
-        alone.attach(())
+        try:
+            self._batch.step()
+        except Exception as error:  # a fault of ours: nobody may wait for ever because of it
+            log.exception("unexpected error in a model call")
+            self._batch.fail(error)
+        finally:
+            alone.attach(())
 
     def _settle(self) -> None:
         """Report the finished ones."""

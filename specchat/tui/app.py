@@ -125,10 +125,10 @@ def run(args: argparse.Namespace) -> int:
             "lora": [],
         }
         pair = argparse.Namespace(**vars(args) | chosen)
-        return lambda progress: options.load_engine(pair, progress)
+        return lambda progress: options.load_engine(pair, progress, args.parallel)
 
     def load(progress: Progress) -> Engine:
-        return options.load_engine(args, progress)
+        return options.load_engine(args, progress, args.parallel)
 
     history, warning = open_history()
     threading.Thread(target=_tidy, args=(history,), daemon=True).start()
