@@ -39,6 +39,10 @@ class UnknownModelError(SpecchatError):
         )
 
 
+class DownloadError(SpecchatError):
+    """A model cannot be fetched from the Hub, or what came is not what was announced."""
+
+
 class ModelLoadError(SpecchatError):
     """llama.cpp could not load a well-formed file (memory, unknown architecture, LoRA)."""
 

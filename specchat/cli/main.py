@@ -20,10 +20,12 @@ COMMANDS = {
     "bench": "specchat.cli.bench",
     "serve": "specchat.cli.serve",
     "models": "specchat.cli.models",
+    "pull": "specchat.cli.pull",
     "distill": "specchat.cli.distill",
 }
 _SUMMARIES = {
     "models": "list the models of this machine, and rank drafts for a target",
+    "pull": "download a pair or a file from the Hugging Face Hub",
     "doctor": "check whether a pair of models fits, and what it costs",
     "simulate": "show how speculation saves target calls; needs no model",
     "serve": "answer OpenAI clients over HTTP on this machine",

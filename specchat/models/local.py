@@ -64,15 +64,15 @@ def find(file: ModelFile, found: Iterable[Found]) -> Found | None:
         cached = f"{(file.repo or '').replace('/', '_')}_{name}".casefold()
         if own not in (name, cached):
             continue
-        if best is None or (candidate.facts is not None, _repository(file, candidate.path)) > (
+        if best is None or (candidate.facts is not None, in_repository(file, candidate.path)) > (
             best.facts is not None,
-            _repository(file, best.path),
+            in_repository(file, best.path),
         ):
             best = candidate
     return best
 
 
-def _repository(file: ModelFile, path: Path) -> bool:
+def in_repository(file: ModelFile, path: Path) -> bool:
     """Whether `path` lies in a folder of the repository, in the Hub's or LM Studio's layout."""
     text, repo = path.as_posix().casefold(), (file.repo or "").casefold()
     return f"/{repo}/" in text or f"/models--{repo.replace('/', '--')}/" in text

@@ -33,6 +33,11 @@ class Candidate:
     problem: str = ""
 
 
+def own_folder() -> Path:
+    """Where `specchat pull` puts models, as OWNER/REPOSITORY/FILE."""
+    return Path(platformdirs.user_data_dir("specchat")) / "models"
+
+
 def known_places(folders: Iterable[Path] = ()) -> list[Place]:
     """The folders that exist: specchat's own, those of other programs, the user's `folders`.
 
@@ -42,7 +47,7 @@ def known_places(folders: Iterable[Path] = ()) -> list[Place]:
     cache = Path(env("XDG_CACHE_HOME") or home / ".cache")
     hub = env("HF_HUB_CACHE") or Path(env("HF_HOME") or cache / "huggingface") / "hub"
     places = [
-        Place("specchat", Path(platformdirs.user_data_dir("specchat")) / "models"),
+        Place("specchat", own_folder()),
         Place("Hugging Face", Path(hub)),
         Place("llama.cpp", Path(env("LLAMA_CACHE") or _llama_cache(cache))),
         Place("LM Studio", home / ".lmstudio" / "models"),

@@ -59,6 +59,13 @@ class ModelFile(_Entry):
     licence: str = ""
     unverified: tuple[str, ...] = Field(default=(), strict=False)
 
+    @field_validator("repo")
+    @classmethod
+    def _is_no_path(cls, value: str | None) -> str | None:
+        if value and not all(re.search(r"[^.]", part) for part in value.split("/")):
+            raise ValueError("must be OWNER/REPOSITORY")
+        return value
+
     @field_validator("file")
     @classmethod
     def _stays_inside(cls, value: str) -> str:
