@@ -158,6 +158,8 @@ class Engine:
         draft_header = read_header(Path(draft)) if draft is not None else None
         if draft_header is not None:
             require_pair(header, draft_header)
+            draft_header.require_loadable()
+        header.require_loadable()
 
         def report(stage: str) -> Callable[[float], bool] | None:
             return (lambda share: progress(stage, share)) if progress else None

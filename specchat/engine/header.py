@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specchat.engine.ggml_types import FILE_TYPES
+from specchat.engine.header_checks import check_tokens, damaged
 from specchat.engine.header_reader import SCALARS, LazyArray, TensorInfo, parse
 from specchat.engine.model_files import open_model
 from specchat.errors import ModelFileError
@@ -152,6 +153,10 @@ class Header:
             at += 8 + size
         return tokens
 
+    def require_loadable(self) -> None:
+        """What is too slow to ask of every file that is listed. Raises ModelFileError."""
+        check_tokens(self.path, self.tokens())
+
     def token_types(self) -> npt.NDArray[np.int32]:
         """Every token's type (1 normal, 3 control, 4 user-defined, 6 byte); empty if absent."""
         array = self._arrays.get("tokenizer.ggml.token_type")
@@ -199,10 +204,16 @@ def read_header(path: str | Path, *, check_tensors: bool = True) -> Header:
                 f"{path} says it is part 1 of {count}, but is not named "
                 f"…-00001-of-{count:05d}.gguf."
             )
-        for part in map(path.with_name, names[1:]):
+        for number, part in enumerate(map(path.with_name, names[1:]), 1):
             if not part.is_file():
                 raise ModelFileError(f"{path.name} needs {count} parts, but {part} is missing.")
-            tensors += parse(part, check_tensors, first=False).tensors
+            other = parse(part, check_tensors, first=False)
+            place = other.metadata.get("split.no"), other.metadata.get("split.count")
+            if place != (number, count):
+                raise damaged(part, f"it is not part {number + 1} of {count} inside")
+            tensors += other.tensors
+        if len({tensor.name for tensor in tensors}) != len(tensors):
+            raise damaged(path, "two of its parts hold the same tensor")
     return Header(path, parsed.version, parsed.size, parsed.metadata, tensors, parsed.arrays)
 
 

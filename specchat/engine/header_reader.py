@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specchat.engine.ggml_types import TYPES, UNKNOWN_TYPES
+from specchat.engine.header_checks import ELEMENTS, check_fields, damaged
 from specchat.engine.header_strings import seen, skip_strings
 from specchat.engine.model_files import open_model, require_gguf
 from specchat.errors import ModelFileError
@@ -43,19 +44,6 @@ _PIECE = 1 << 18  # bytes read at once
 # Far beyond any model; a damaged header in a large file could claim to hold as much as that.
 _MOST_FIELDS, _MOST_TENSORS, _MOST_STRINGS = 1 << 16, 1 << 17, 1 << 22
 _MOST_BYTES = 1 << 26  # of the strings of a header that are kept; of an array of strings
-
-# llama.cpp asserts, or takes on trust, that these are arrays of these element types.
-_ELEMENTS = {
-    "tokenizer.ggml.tokens": (_STRING,),
-    "tokenizer.ggml.merges": (_STRING,),
-    "tokenizer.ggml.scores": (6,),
-    "tokenizer.ggml.token_type": (4, 5),
-    "tokenizer.ggml.precompiled_charsmap": (0, 1),
-}
-# Whole numbers, of the architecture; some have one per layer instead.
-_SIZES = ("block_count", "context_length", "embedding_length", "attention.key_length",
-          "attention.value_length", "expert_count", "expert_used_count")  # fmt: skip
-_LAYER_SIZES = ("attention.head_count", "attention.head_count_kv")
 
 
 class TensorInfo(NamedTuple):
@@ -116,7 +104,7 @@ class _Reader:
         self.piece, self.base = b"", 0  # bytes read last, and where they lie in the file
 
     def bad(self, what: str) -> ModelFileError:
-        return ModelFileError(f"{self.path} is damaged: {what}. Download it again.")
+        return damaged(self.path, what)
 
     def fetch(self, start: int, length: int) -> bytes:
         """`length` bytes at `start`, which must lie inside the file."""
@@ -193,7 +181,7 @@ class _Reader:
             else:
                 metadata[key] = value
         if first:
-            self.check_fields(metadata, arrays)
+            check_fields(self.path, {**metadata, **arrays})
         tensors = self.tensors(n_tensors, metadata) if check_tensors else ()
         return Parsed(version, self.size, metadata, arrays, tensors)
 
@@ -210,7 +198,7 @@ class _Reader:
 
     def array(self, key: str) -> Any:
         kind = self.number("I")
-        if kind not in _ELEMENTS.get(key, (kind,)):
+        if kind not in ELEMENTS.get(key, (kind,)):
             raise self.bad(f"the array {key!r} has elements of the wrong type {kind}")
         if kind == _STRING:
             count = self.count(f"strings in {key!r}", 8, _MOST_STRINGS)
@@ -249,34 +237,6 @@ class _Reader:
             raise self.bad(f"the array {key!r} has {length} bytes")
         digest = seen.add((key, count), self.fetch(start, length))
         return LazyArray(_STRING, count, start, self.at, digest)
-
-    def check_fields(self, metadata: Mapping[str, Any], arrays: Mapping[str, LazyArray]) -> None:
-        """What llama.cpp needs and would not fail on gracefully."""
-        if not isinstance(metadata.get("general.architecture"), str):
-            raise self.bad("general.architecture is missing")
-        tokens = arrays.get("tokenizer.ggml.tokens", metadata.get("tokenizer.ggml.tokens"))
-        if tokens is None or "tokenizer.ggml.model" not in metadata:
-            raise ModelFileError(f"{self.path} has no tokenizer, so it cannot chat.")
-        for key in _ELEMENTS:
-            if key in metadata and not isinstance(metadata[key], list):
-                raise self.bad(f"{key} is not a list")
-        n = tokens.count if isinstance(tokens, LazyArray) else len(tokens)
-        if n == 0:
-            raise self.bad("tokenizer.ggml.tokens is empty")
-        for name in ("token_type", "scores"):
-            other = arrays.get(f"tokenizer.ggml.{name}", metadata.get(f"tokenizer.ggml.{name}"))
-            length = other.count if isinstance(other, LazyArray) else len(other or ())
-            if other is not None and length < n:
-                raise self.bad(f"tokenizer.ggml.{name} has {length} entries for {n} tokens")
-        for name in (*_SIZES, *_LAYER_SIZES):
-            key = f"{metadata['general.architecture']}.{name}"
-            value = metadata.get(key, 0)
-            values = value if isinstance(value, list) and name in _LAYER_SIZES else [value]
-            if not all(type(v) is int and v >= 0 for v in values):
-                raise self.bad(f"{key} is {value!r:.40}, not a size")
-        alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise self.bad(f"general.alignment is {alignment!r}, not a power of two")
 
     def tensors(self, count: int, metadata: Mapping[str, Any]) -> tuple[TensorInfo, ...]:
         infos, names = [], set()

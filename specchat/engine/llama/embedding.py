@@ -52,6 +52,7 @@ class EmbeddingModel:
                 f"{header.path.name} is no embedding model: it does not say how to pool its "
                 "tokens. Name one that does, such as a BERT or nomic-embed GGUF."
             )
+        header.require_loadable()
         start_backend()
         log.errors.clear()
         params = C.llama_model_default_params()

@@ -98,7 +98,7 @@ class LlamaModel:
 
         `progress` gets a share 0..1 and returns False to cancel. For a split GGUF name its
         first part. Raises ModelLoadError with llama.cpp's own last error, LoadCancelled.
-        Validate the file with `header.read_header` first.
+        Check the file first: `header.read_header`, `require_loadable`.
         """
         options = options or ModelOptions()
         path = Path(path)
