@@ -120,9 +120,7 @@ def test_parts_of_other_models_are_named(tiny: Path, tmp_path: Path) -> None:
     second, third = (tmp_path / f"big-0000{n}-of-00003.gguf" for n in (2, 3))
     data = third.read_bytes()
     third.write_bytes(second.read_bytes())
-    with pytest.raises(
-        ModelFileError, match=r"00003\.gguf is damaged: it is not part 3 of 3 inside"
-    ):
+    with pytest.raises(ModelFileError, match=r"00003\.gguf is damaged: it is not part 3"):
         read_header(first)
     fields = {"split.no": (2, KIND.UINT16), "split.count": (3, KIND.UINT16)}
     rewrite(tiny, third, fields, suffix=".1")

@@ -274,6 +274,13 @@ def test_a_server_that_is_no_hub_is_told(server: HubServer) -> None:
         pull(server, ModelFile(repo="api/models", file="x.gguf"))
 
 
+def test_what_the_hub_does_not_send_whole_is_told(server: HubServer, monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 1000)
+    with pytest.raises(DownloadError, match=f"hf download {REPO} tiny.gguf"):
+        pull(server)
+    assert server.fetched("tiny.gguf") == []
+
+
 def test_no_connection(server: HubServer) -> None:
     with pytest.raises(DownloadError, match=r"Cannot reach 127\.0\.0\.1:9 .*Check the connection"):
         download(FILE, lambda *_: None, Hub("http://127.0.0.1:9"))

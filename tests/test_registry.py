@@ -8,7 +8,7 @@ import pytest
 
 from specchat.engine.sampling import SamplingParams
 from specchat.errors import RegistryError, UnknownModelError
-from specchat.models.registry import Sampling, load_registry, packaged_path
+from specchat.models.registry import ModelFile, Pair, Sampling, load_registry, packaged_path
 
 GOOD = """
 folders = ["more"]
@@ -121,3 +121,12 @@ def test_an_unknown_name_brings_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UnknownModelError, match=r"smol.* Did you mean small"):
         registry.pair("smol")
     assert registry.pair("small").draft is None
+
+
+def test_every_key_is_documented(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    keys = [*ModelFile.model_fields, *Pair.model_fields, *Sampling.model_fields]
+    assert [key for key in keys if f"{key} =" not in text and f"`{key}`" not in text] == []
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    registry = load_registry([packaged_path(), write(tmp_path, example)])
+    assert (registry.pair("mine").context, registry.pair("mine").draft) == (16384, "qwen3-0.6b")

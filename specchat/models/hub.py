@@ -62,6 +62,11 @@ class Hub:
                 f"{self.endpoint} does not answer as the Hub does. Check HF_ENDPOINT, and "
                 "whether a proxy answers in its place."
             )
+        if found.size > hf.constants.MAX_HTTP_DOWNLOAD_SIZE:
+            raise DownloadError(
+                f"{name} has {found.size / 1e9:.0f} GB, more than {self._host} sends over HTTP. "
+                f"Fetch it with: hf download {repo} {name}. specchat finds it then."
+            )
         sha256 = found.etag if len(found.etag) == 64 else None
         return RemoteFile(repo, name, found.commit_hash, found.size, sha256)
 
