@@ -71,6 +71,7 @@ class Recorded:
     # What `Service` asks of an engine; there is no model, so nothing waits for a call.
     models: Sequence[object] = ()
     idle_slots = 1
+    calibration = None
 
     def observe(self, *call: object) -> None:
         pass

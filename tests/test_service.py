@@ -326,9 +326,12 @@ def test_a_reserved_sequence_is_free_for_the_higher_priority(smollm2: Path) -> N
         assert mine.finish.reason is FinishReason.LENGTH
         assert not waiting.events
         assert not running.done.is_set()
+        mine = Answer().submit(service, prompt, settings(300), priority=1)
+        assert mine.begun.wait(60)
         assert running.ticket is not None
         running.ticket.cancel.set()
-        assert waiting.begun.wait(60)
+        assert waiting.begun.wait(60)  # beside the one that has the reserved sequence
+        assert not mine.done.is_set()
     finally:
         service.close(wait=30)
 

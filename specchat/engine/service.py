@@ -44,7 +44,7 @@ class Ticket:
 
 class Service:
     """Owns the engine's thread. `waiting` is the most requests that may queue, `reserved` how
-    many sequences stay free for those of a priority above 0, which are never refused.
+    many sequences are only for those of a priority above 0, which are never refused.
     """
 
     def __init__(self, engine: Engine, waiting: int = 32, reserved: int = 0) -> None:
@@ -200,7 +200,10 @@ class Service:
                 return
 
     def _kept_from(self, ticket: Ticket) -> int:
-        return 0 if ticket.priority > 0 else self._reserved
+        """How many of the idle sequences are not for it; lock held."""
+        if ticket.priority > 0:
+            return 0
+        return max(0, self._reserved - sum(t.priority > 0 for t in self._running.values()))
 
     def _start(self, ticket: Ticket) -> bool:
         """Start the first that waits. False if it had better wait on."""

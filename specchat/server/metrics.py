@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from specchat.engine.service import Service
 from specchat.server.answer import Answer
+from specchat.server.live import Live
 from specchat.server.usage import finishes
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -25,6 +26,7 @@ class Metrics:
     """One registry per server; counts since it started."""
 
     def __init__(self, service: Service) -> None:
+        self.live = Live()
         self._registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:

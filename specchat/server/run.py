@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=int(grace) + 5,
         )
         super().__init__(config)
-        self._grace = grace
+        self.grace = grace
         self._entrance = entrance
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,15 +71,16 @@ class Server(uvicorn.Server):
             stopping.cancel()
 
     async def _stop_jobs(self) -> None:
-        await asyncio.sleep(self._grace)
+        await asyncio.sleep(self.grace)
         self._entrance.end_answers(shutting_down())
 
 
 class Beside:
     """A server on a thread of its own, for who has a loop of another kind to run."""
 
-    def __init__(self, app: Starlette, sock: socket.socket, grace: float = 1.0) -> None:
-        self._server = Server(Entrance(app), grace)
+    def __init__(self, app: Starlette | Entrance, sock: socket.socket, grace: float = 1.0) -> None:
+        entrance = app if isinstance(app, Entrance) else Entrance(app)
+        self._server = Server(entrance, grace)
         self._thread = threading.Thread(
             target=self._run, args=(sock,), name="endpoint", daemon=True
         )
@@ -89,7 +90,17 @@ class Beside:
         with contextlib.closing(sock):
             self._server.run(sockets=[sock])
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def ask_to_stop(self, grace: float | None = None) -> None:
+        """Begin to stop and return; `grace` replaces the one given at first."""
+        if grace is not None:
+            self._server.grace = grace
+        self._server.should_exit = True
+
     def stop(self, wait: float = 10.0) -> None:
         """Finish or end what is being answered, then stop listening."""
-        self._server.should_exit = True
+        self.ask_to_stop()
         self._thread.join(wait)

@@ -173,16 +173,17 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
+        path = scope["path"] if scope["path"] in self._paths else "other"
         try:
-            try:
-                self._door.check(scope)
-            except ApiError as error:
-                response = JSONResponse(error.body, error.status, error.headers)
-                await response(scope, receive, answer)
-            else:
-                await self._app(scope, receive, answer)
+            with self._metrics.live.during(scope["method"], path):
+                try:
+                    self._door.check(scope)
+                except ApiError as error:
+                    response = JSONResponse(error.body, error.status, error.headers)
+                    await response(scope, receive, answer)
+                else:
+                    await self._app(scope, receive, answer)
         finally:
-            path = scope["path"] if scope["path"] in self._paths else "other"
             seconds = time.perf_counter() - start
             self._metrics.requested(scope["method"], path, status, seconds)
             log.info("%s %s %s %d %.3fs", request_id, scope["method"], path, status, seconds)

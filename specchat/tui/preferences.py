@@ -17,7 +17,9 @@ SUBMIT_KEYS = ("enter", "alt+enter")
 
 @dataclass
 class Preferences:
-    """`view` is how finished answers are shown, `submit_key` what sends a question."""
+    """`view` is how finished answers are shown, `submit_key` what sends a question, `port`
+    where the endpoint listened last.
+    """
 
     theme: str = "textual-dark"
     view: str = "markdown"
@@ -25,6 +27,7 @@ class Preferences:
     panel: bool = True
     chats: bool = False
     alternatives: int = 5
+    port: int = 8080
 
     def save(self) -> None:
         """A folder that cannot be written is no error: the run goes on."""
@@ -49,6 +52,7 @@ def read_preferences() -> Preferences:
     found.view = found.view if found.view in VIEWS else VIEWS[0]
     found.submit_key = found.submit_key if found.submit_key in SUBMIT_KEYS else SUBMIT_KEYS[0]
     found.alternatives = min(max(found.alternatives, 0), 20)
+    found.port = found.port if 1 <= found.port <= 65535 else Preferences.port
     return found
 
 

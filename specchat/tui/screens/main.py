@@ -10,12 +10,12 @@ from textual.widgets import Input
 
 from specchat.errors import HistoryError, SpecchatError
 from specchat.tui.markdown import code_blocks
-from specchat.tui.screens.finding import FindingScreen
+from specchat.tui.screens.serving import ServingScreen
 from specchat.tui.widgets.answer_markdown import CopyLine
 from specchat.tui.widgets.message import MessageView
 
 
-class MainScreen(FindingScreen):
+class MainScreen(ServingScreen):
     """Actions without a message of their own act on the one that has the focus, else on the
     newest that they make sense for.
     """
@@ -32,6 +32,7 @@ class MainScreen(FindingScreen):
         Binding("f4", "view", "Tokens"),
         Binding("f7", "rounds", "Rounds", priority=True),
         Binding("f8", "settings", "Settings"),
+        Binding("f9", "endpoint", "Endpoint"),
         Binding("ctrl+up", "select(-1)", "Select message", key_display="^↑"),
         Binding("ctrl+down", "select(1)", "Next message", show=False),
         Binding("ctrl+f", "find", "Find", priority=True, show=False),

@@ -159,7 +159,12 @@ class ShowingScreen(Screen[None]):
         models = "no model"
         if self.ready is not None:
             models = self.ready.target + (f" + {self.ready.draft}" if self.ready.draft else "")
-        self.query_one("#title", Static).update(f"specchat  ▸ {title}  ▸ {shown(models)}")
+        name = f"specchat{self.beside_name()}"
+        self.query_one("#title", Static).update(f"{name}  ▸ {title}  ▸ {shown(models)}")
+
+    def beside_name(self) -> str:
+        """What stands in the title beside the app's name."""
+        return ""
 
     def list_chats(self, query: str = "") -> None:
         """Fill the list of chats, or with what a search finds."""
