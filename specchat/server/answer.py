@@ -9,6 +9,7 @@ from typing import Any
 from specchat.engine.events import Event, Finish, FinishReason, Round, Token
 from specchat.engine.llama import Tokenizer
 from specchat.server.call_parsing import Delta
+from specchat.server.harmony import HarmonyParser
 from specchat.server.parsing import AnswerParser
 
 _LOWEST = -9999.0  # stands for minus infinity, which JSON lacks
@@ -41,7 +42,7 @@ class Update:
 class Answer:
     """Everything known of one choice. Feed it all events of its request."""
 
-    def __init__(self, report: Report, parser: AnswerParser) -> None:
+    def __init__(self, report: Report, parser: AnswerParser | HarmonyParser) -> None:
         self._report, self._parser = report, parser
         self.message: dict[str, Any] = {"role": "assistant", "content": None}
         self.logprobs: list[dict[str, Any]] = []

@@ -101,6 +101,12 @@ GRANITE = CallFormat("granite", "<|tool_call|>", "", "<|tool_call|>", array=True
 NEMOTRON = _marked("nemotron", "<TOOLCALL>", "</TOOLCALL>", array=True)
 TOOL_CALLS = _marked("tool_calls", "<tool_calls>", "</tool_calls>")
 GIGACHAT = CallFormat("gigachat", "<|function_call|>", "", "<|function_call|>")
+# Calls of one's own choice are read by `harmony.py`; this row serves those that are required.
+HARMONY = CallFormat(
+    "harmony", "<|channel|>commentary json<|message|>", "<|call|>",
+    "<|channel|>commentary json<|message|>",
+    parts=("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>"),
+)  # fmt: skip
 
 _FUNCTION = rf"<function={_NAME}>(.*?)</function>"
 _PARAMETER = r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>"
@@ -126,6 +132,7 @@ DEEPSEEK_V4 = _xml(
 
 # By what a template's text contains, all of a row: the first row that fits.
 _SIGNS: tuple[tuple[tuple[str, ...], CallFormat], ...] = (
+    (("<|channel|>", "<|message|>", "<|call|>"), HARMONY),
     (("[TOOL_CALLS]",), MISTRAL),
     (("<｜tool▁calls▁begin｜>",), DEEPSEEK),
     (("<|tool_calls_section_begin|>",), KIMI),

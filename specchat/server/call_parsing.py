@@ -47,7 +47,7 @@ class Calls:
             end = self._scan.push(self.text, self._at)
             self._at = end if end is not None else len(self.text)
             if self._at > self._sent:
-                deltas.append(self._arguments(self.text[self._sent : self._at]))
+                deltas.append(self.arguments(self.text[self._sent : self._at]))
             self._sent = -1 if end is not None else self._at
             if end is None:
                 return False
@@ -60,7 +60,7 @@ class Calls:
         if match := _HEAD.match(self.text) or (head and head.match(self.text)):
             name = match[1]
             name = json.loads(name, strict=False) if name.startswith('"') else name
-            deltas.append(_begin(self.index, name, "", self.format))
+            deltas.append(self.begin(name))
             self._drop(match.end())
             self._sent, self._at, self._scan = 0, 0, _JsonEnd()
             return True
@@ -69,7 +69,17 @@ class Calls:
     def _drop(self, n: int) -> None:
         self.text, self._at = self.text[n:], 0
 
-    def _arguments(self, text: str) -> Delta:
+    def begin(self, name: str, arguments: str = "") -> Delta:
+        call = {
+            "index": self.index,
+            "id": new_id(self.format),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        return {"tool_calls": [call]}
+
+    def arguments(self, text: str) -> Delta:
+        """More of the arguments of the call that was begun last."""
         return {"tool_calls": [{"index": self.index, "function": {"arguments": text}}]}
 
     def finish(self) -> list[Delta]:
@@ -97,8 +107,9 @@ class Calls:
         return deltas
 
     def _whole(self, name: str, arguments: str) -> Delta:
+        delta = self.begin(name, arguments)
         self.index += 1
-        return _begin(self.index - 1, name, arguments, self.format)
+        return delta
 
     def _written(self) -> Iterator[tuple[str, str]]:
         """Calls that are not written in JSON: names, and arguments as JSON."""
@@ -144,16 +155,6 @@ def _value(text: str, schema: Any) -> Any:
 
 def _is_call(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("name"), str)
-
-
-def _begin(index: int, name: str, arguments: str, format: CallFormat) -> Delta:
-    call = {
-        "index": index,
-        "id": new_id(format),
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
-    return {"tool_calls": [call]}
 
 
 def new_id(format: CallFormat) -> str:

@@ -16,10 +16,11 @@ from specchat.engine.template import PLAIN
 from specchat.server import tools
 from specchat.server.answer import Answer, Report, Update
 from specchat.server.body import parse
-from specchat.server.call_formats import CallFormat
+from specchat.server.call_formats import HARMONY, CallFormat
 from specchat.server.context import Context, context, header
 from specchat.server.conversation import continues, messages_of, text_of
 from specchat.server.errors import bad_request
+from specchat.server.harmony import HarmonyParser
 from specchat.server.jobs import Job, hanging_up_cancels
 from specchat.server.parsing import AnswerParser
 from specchat.server.schemas import ChatRequest
@@ -39,8 +40,11 @@ class Prepared:
     forced: bool
     thinking: tuple[str, str] | None
     in_thought: bool  # the prompt ends inside reasoning
+    harmony: bool  # the answer is one of messages with headers
 
     def new_answer(self) -> Answer:
+        if self.harmony:
+            return Answer(self.report, HarmonyParser())
         parser = AnswerParser(
             self.thinking, open=self.in_thought, calls=self.calls, forced=self.forced
         )
@@ -100,8 +104,9 @@ def prepare(engine: Engine, body: ChatRequest, defaults: Settings) -> Prepared:
     settings = checked(biased(settings, body.logit_bias, engine), engine)
     special = engine.target.tokenizer.special_texts()
     marks = [*format.marks] if format else []
+    harmony = family.name == HARMONY.name and not forced and not continued
     thinking = None if forced else template.thinking_tags
-    marks += thinking or ()
+    marks += HARMONY.marks if harmony else thinking or ()
     return Prepared(
         prompt=fitting(prompt, engine),
         settings=settings,
@@ -115,6 +120,7 @@ def prepare(engine: Engine, body: ChatRequest, defaults: Settings) -> Prepared:
         forced=forced,
         thinking=thinking,
         in_thought=thinking is not None and ends_with(engine, prompt, thinking[0]),
+        harmony=harmony,
     )
 
 

@@ -23,6 +23,7 @@ from specchat.engine.service import Service
 from specchat.engine.template import ChatTemplate
 from specchat.server import call_formats as formats
 from specchat.server.call_formats import of_template
+from specchat.server.harmony import HarmonyParser
 from specchat.server.parsing import AnswerParser
 from specchat.server.schemas import Tool
 from specchat.server.tools import call_format, described
@@ -148,7 +149,7 @@ class Letters:
 # Templates that write calls in a way of their own, or none: calls are not parsed for these.
 UNKNOWN = (
     "Apertus", "Kimi-K3", "Kimi-K2-Instruct", "Kimi-K2-Thinking", "LFM2", "MiniMax-M3",
-    "functionary-medium-v3.2", "gemma-4", "muse-glimmer", "gpt-oss", "MiniCPM5", "tencent-Hy3",
+    "functionary-medium-v3.2", "gemma-4", "muse-glimmer", "MiniCPM5", "tencent-Hy3",
     "SmolLM3", "granite-3.3", "rwkv", "gemma-2", "Phi-3.5", "firefunction", "command-r-plus",
     "R1-Distill-Llama", "GigaChat3-10B",
 )  # fmt: skip
@@ -162,7 +163,8 @@ def test_what_a_template_renders_is_parsed_back(path: Path) -> None:
         pytest.skip("not parsed")
     template = ChatTemplate(path.read_text("utf-8"), Letters())
     format = call_format(template, TOOLS)
-    single = of_template(template.source) in (formats.LLAMA3, formats.GIGACHAT)
+    family = of_template(template.source)
+    single = family in (formats.LLAMA3, formats.GIGACHAT, formats.HARMONY)
     wanted = BOTH[:1] if single else BOTH
     calls = tuple(
         {"id": f"call0000{i}", "type": "function", "function": {"name": n, "arguments": a}}
@@ -174,10 +176,12 @@ def test_what_a_template_renders_is_parsed_back(path: Path) -> None:
         tools=described(TOOLS),
         add_generation_prompt=False,
     )
-    start = '{"name"' if format.bare else format.start
     text = text[text.rindex("Hi") + 2 :]
-    text = text[text.index(start) :]
-    whole = parse(AnswerParser(THINK, calls=format), text, 3)
+    if family is formats.HARMONY:
+        whole = parse(HarmonyParser(), text.removeprefix("<|end|><|start|>assistant"), 3)
+    else:
+        text = text[text.index('{"name"' if format.bare else format.start) :]
+        whole = parse(AnswerParser(THINK, calls=format), text, 3)
     assert whole["calls"] == wanted
 
 
@@ -188,13 +192,15 @@ FAMILY_TEMPLATE = """\
 
 
 @pytest.mark.parametrize(
-    "format", [formats.DEEPSEEK, formats.QWEN_CODER, formats.MISTRAL], ids=lambda f: f.name
+    "format",
+    [formats.DEEPSEEK, formats.QWEN_CODER, formats.MISTRAL, formats.HARMONY],
+    ids=lambda f: f.name,
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_required_call_is_enforced_for_every_family(
     smollm2: Any, serve_service: Any, format: Any, stream: bool
 ) -> None:
-    signs = "<tool_call><function=" if format is formats.QWEN_CODER else format.start
+    signs = format.start + ("<function=" if format is formats.QWEN_CODER else format.end)
     options = ModelOptions(n_ctx=512, threads=1)
     engine = Engine.load(smollm2, options=options, template=FAMILY_TEMPLATE % signs)
     assert call_format(engine.template, TOOLS).name == format.name
