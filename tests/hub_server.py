@@ -19,13 +19,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class File:
     """A file as the Hub announces it (`data`), and how it is sent.
 
-    `error` is (status, X-Error-Code) on every request; `cuts` are lengths after which answers
-    end too early, one per answer; `sent` is what is sent instead of `data`; `stall` is set
-    when an answer was cut, whose connection is then held open for ever.
+    `error` is (status, X-Error-Code, X-Error-Message) on every request; `cuts` are lengths
+    after which answers end too early, one per answer; `sent` is what is sent instead of `data`;
+    `stall` is set when an answer was cut, whose connection is then held open until `release`.
     """
 
     data: bytes
-    error: tuple[int, str] | None = None
+    error: tuple[int, str, str] | None = None
     cuts: list[int] = field(default_factory=list)
     sent: bytes | None = None
     stall: threading.Event | None = None
@@ -98,15 +98,15 @@ class HubServer:
         owner, repo, *rest = path.removeprefix("/cdn").strip("/").split("/")
         name = "/".join(rest[2:])
         if not any(known == f"{owner}/{repo}" for known, _ in self.files):
-            return self._refuse(request, 404, "RepoNotFound")
+            return self._refuse(request, 404, "RepoNotFound", "")
         file = self.files.get((f"{owner}/{repo}", name))
         if file is None:
-            return self._refuse(request, 404, "EntryNotFound")
+            return self._refuse(request, 404, "EntryNotFound", "")
         if file.error:
             return self._refuse(request, *file.error)
         if file.busy:
             file.busy -= 1
-            return self._refuse(request, 503, "")
+            return self._refuse(request, 503, "", "")
         if cdn or (file.small and request.command == "GET"):
             return self._send(request, file, headers.get("range"))
         request.send_response(200 if file.small else 302)
@@ -139,10 +139,11 @@ class HubServer:
         else:
             request.wfile.write(data[start:])
 
-    def _refuse(self, request, status, code):
+    def _refuse(self, request, status, code, message):
         request.send_response(status)
-        if code:
-            request.send_header("X-Error-Code", code)
+        for name, value in (("X-Error-Code", code), ("X-Error-Message", message)):
+            if value:
+                request.send_header(name, value)
         request.send_header("Content-Length", "0")
         request.end_headers()
 

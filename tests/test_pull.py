@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -245,16 +246,19 @@ def test_what_models_toml_says_is_held_to(server: HubServer, facts: dict, words:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        ((401, "GatedRepo"), "gated: accept its terms at http.*HF_TOKEN"),
-        ((403, "GatedRepo"), "gated"),
-        ((401, "RepoNotFound"), "no repository owner/Tiny-GGUF .* or it is private"),
-        ((403, ""), "does not let you have .*403.*HF_TOKEN"),
-        ((404, "RevisionNotFound"), "no such revision"),
-        ((500, ""), "status 500; try again later"),
-        ((418, ""), "status 418"),
+        ((401, "GatedRepo", ""), "gated: accept its terms at http.*HF_TOKEN"),
+        ((403, "GatedRepo", ""), "gated"),
+        ((401, "RepoNotFound", ""), "no repository owner/Tiny-GGUF .* or it is private"),
+        ((401, "", "Invalid credentials in Authorization header"), "status 401.*is valid"),
+        ((403, "", ""), "does not let you have .*403.*HF_TOKEN"),
+        ((404, "RevisionNotFound", ""), "no such revision"),
+        ((500, "", ""), "status 500; try again later"),
+        ((418, "", ""), "status 418"),
     ],
 )
-def test_refusals_say_what_to_do(server: HubServer, error: tuple[int, str], words: str) -> None:
+def test_refusals_say_what_to_do(
+    server: HubServer, error: tuple[int, str, str], words: str
+) -> None:
     server.files[REPO, "tiny.gguf"].error = error
     with pytest.raises(DownloadError, match=words) as raised:
         pull(server)
@@ -365,6 +369,31 @@ def test_another_repositorys_file_of_that_name_will_not_do(server: HubServer, ti
     args, env = command(server, f"hf:{REPO}/tiny.gguf")
     result = subprocess.run(args, env=env, capture_output=True, text=True, timeout=60)
     assert result.stdout.splitlines()[0].endswith(str(own_folder() / REPO / "tiny.gguf"))
+
+
+def test_a_terminal_shows_how_far_it_is(server: HubServer, tiny: bytes) -> None:
+    pty = pytest.importorskip("pty")
+    server.files[REPO, "tiny.gguf"].cuts = [7000]
+    stalled = server.files[REPO, "tiny.gguf"].stall = threading.Event()
+    args, env = command(server, f"hf:{REPO}/tiny.gguf", TERM="xterm", COLUMNS="100")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(args, env=env, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        assert stalled.wait(60)
+        while b"fetching tiny.gguf" not in shown or b"7.0/" not in shown:
+            shown += os.read(ours, 4096)
+        server.release()
+        with suppress(OSError):  # how a pseudo-terminal ends
+            while piece := os.read(ours, 4096):
+                shown += piece
+    finally:
+        server.release()
+        code = process.wait(60)
+        os.close(ours)
+    assert code == 0
+    assert b"Traceback" not in shown
 
 
 @pytest.mark.parametrize(

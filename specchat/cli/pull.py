@@ -119,6 +119,8 @@ def _progress() -> Iterator[Report]:
         TransferSpeedColumn,
     )
 
+    from specchat.engine.text import strip_control
+
     errors = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}", markup=False),
@@ -134,7 +136,7 @@ def _progress() -> Iterator[Report]:
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
+                tasks[what] = bars.add_task(strip_control(what), total=total)
             bars.update(tasks[what], completed=done)
 
         try:
