@@ -6,7 +6,10 @@ import sys
 
 
 def main() -> int:
-    from specchat.cli.main import main as run
+    try:
+        from specchat.cli.main import main as run
+    except KeyboardInterrupt:
+        return 130
 
     return run(sys.argv[1:])
 

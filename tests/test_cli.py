@@ -273,6 +273,69 @@ def test_closed_standard_streams_are_no_error(closed: str) -> None:
     assert b"specchat:" not in result.stdout  # the summary went nowhere, not into the answer
 
 
+@pytest.mark.parametrize("command", ["-p hi -n 1", "simulate", "doctor --no-load"])
+def test_a_full_disk_is_told_in_a_line(command: str) -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "specchat", *command.split()],
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr == "specchat: Cannot write the output: No space left on device.\n"
+
+
+def test_a_terminal_that_lacks_characters_gets_the_rest() -> None:
+    result = specchat("simulate", PYTHONIOENCODING="ascii")
+    assert result.returncode == 0, result.stderr
+    assert "tok" in result.stdout
+
+
+def test_a_log_that_cannot_be_written_costs_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "specchat/log/specchat.log").mkdir(parents=True)
+    script = "from specchat.cli import main, simulate\nsimulate.run = lambda _: 1 / 0\n"
+    result = subprocess.run(
+        [sys.executable, "-c", script + "main.main(['simulate'])"],
+        capture_output=True, text=True, timeout=60,
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert result.stderr.startswith("specchat: Unexpected ZeroDivisionError")
+    assert result.stderr.count("\n") == 1
+
+
+def test_control_c_inside_a_log_callback_is_not_lost() -> None:
+    script = """
+import os, signal, sys
+from specchat.cli.main import main
+from specchat.engine.llama import backend
+class Log:
+    write = lambda self, _: os.kill(os.getpid(), signal.SIGINT)
+    flush = lambda self: None
+backend.log.file = Log()
+sys.exit(main(["doctor", "--ctx", "64"]))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 130
+    assert "Measured" not in result.stdout
+    assert result.stderr == ""
+
+
+def test_control_c_while_python_starts_costs_no_traceback() -> None:
+    script = """
+import sys
+from specchat.__main__ import main
+class Finder:
+    def find_spec(name, *_):
+        if name == "specchat.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder)
+sys.exit(main())
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (result.returncode, result.stderr) == (130, b"")
+
+
 def test_what_was_measured_is_kept_for_the_next_run(tmp_path: Path) -> None:
     assert specchat("-p", "hi", "-n", "2", XDG_CACHE_HOME=str(tmp_path)).returncode == 0
     assert len(list(tmp_path.rglob("calibration/*.json"))) == 1

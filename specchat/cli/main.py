@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -33,6 +36,8 @@ _SUMMARIES = {
     "bench": "measure plain, fixed and automatic draft lengths on a pair",
 }
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a file or of `> FILE`
+
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line; returns the exit code."""
@@ -54,10 +59,19 @@ def main(argv: Sequence[str]) -> int:
         # The reader went away (`| head`): nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:
-        logging.getLogger("specchat").exception("unexpected error")
-        _complain(f"Unexpected {type(error).__name__}: {error}. Details are in {log_file()}.")
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            return _unexpected(error)
+        _complain(f"Cannot write {error.filename or 'the output'}: {error.strerror}.")
         return 1
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    logging.getLogger("specchat").error("unexpected error", exc_info=error)
+    _complain(f"Unexpected {type(error).__name__}: {error}. Details are in {log_file()}.")
+    return 1
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -96,10 +110,14 @@ def _resolve_names(args: argparse.Namespace) -> None:
 
 
 def _open_streams() -> None:
-    """Standard streams that the caller closed (`>&-`) go nowhere, instead of being None."""
+    """Standard streams that the caller closed (`>&-`) go nowhere, instead of being None.
+    What the locale's encoding lacks is written as "?", instead of ending the command.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _complain(message: str) -> None:
@@ -115,12 +133,23 @@ def log_file() -> Path:
     return Path(platformdirs.user_log_dir("specchat")) / "specchat.log"
 
 
+class _LogFile(logging.FileHandler):
+    """A log that cannot be written is no reason for a traceback, or for losing an answer."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
 def _log_to_file() -> None:
     """Warnings and tracebacks go to the log file; nothing but answers to the terminal."""
     handler: logging.Handler
     try:
         log_file().parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(log_file(), delay=True, encoding="utf-8")
+        handler = _LogFile(log_file(), delay=True, encoding="utf-8")
     except OSError:
         handler = logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,13 +181,33 @@ def target_path(args: argparse.Namespace) -> Path:
 def load_engine(
     args: argparse.Namespace, progress: LoadProgress | None = None, sequences: int = 1
 ) -> Engine:
-    """The engine that the flags describe. Raises what `Engine.load` raises."""
-    from specchat.engine.engine import Engine
+    """The engine that the flags describe. Raises what `Engine.load` raises.
 
-    return Engine.load(
-        target_path(args),
-        args.draft,
-        options=model_options(args, sequences),
-        template=read_text(args.template) if args.template else None,
-        progress=progress,
+    It loads beside the calling thread: a Ctrl-C that reached Python inside llama.cpp's log
+    callback would be lost there.
+    """
+    from specchat.engine.engine import Engine
+    from specchat.engine.worker import Worker
+
+    interrupted = threading.Event()
+
+    def go_on(stage: str, share: float) -> bool:
+        return not interrupted.is_set() and (progress is None or progress(stage, share))
+
+    worker = Worker("loading")
+    loading = worker.submit(
+        lambda: Engine.load(
+            target_path(args),
+            args.draft,
+            options=model_options(args, sequences),
+            template=read_text(args.template) if args.template else None,
+            progress=go_on,
+        )
     )
+    worker.stop()
+    try:
+        return loading.result()
+    except KeyboardInterrupt:
+        interrupted.set()
+        loading.exception()  # wait: a process must not end while a thread loads weights
+        raise
