@@ -81,7 +81,9 @@ class ServingScreen(FindingScreen):
         super()._apply(update)
         if isinstance(update, Prepared):
             self._defaults = update.settings
-        elif self.endpoint.on:
+        if isinstance(update, Ready):
+            self.failure = ""
+        if self.endpoint.on:
             self._follow(update)
 
     def _follow(self, update: Update) -> None:
