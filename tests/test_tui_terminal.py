@@ -12,10 +12,11 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from scripted_server import Handler, scripted
 
 from specchat.history import History, Message, Status
 
@@ -26,12 +27,14 @@ LONG = "Write a long story about a fox and a lighthouse."  # greedily, some 500 
 class Terminal:
     """specchat in a terminal of its own, with a home of its own."""
 
-    def __init__(self, home: Path, *flags: str) -> None:
+    def __init__(
+        self, home: Path, *flags: str, model: Sequence[str] = ("--threads", "1", "--ctx", "2048")
+    ) -> None:
         self._leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         folders = {f"XDG_{name}_HOME": str(home / name) for name in ("DATA", "CONFIG", "STATE")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "specchat", "--threads", "1", "--ctx", "2048", *flags],
+            [sys.executable, "-m", "specchat", *model, *flags],
             stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
             env=os.environ | folders | {"TERM": "xterm-256color"},
         )  # fmt: skip
@@ -147,3 +150,28 @@ def test_wrong_flags_end_with_one_line(tmp_path: Path) -> None:
     assert app.ended(30) == 2
     assert b"temperature must be between" in app.received
     app.close()
+
+
+def test_the_app_chats_through_a_server_elsewhere(tmp_path: Path) -> None:
+    with scripted() as server:
+        server.on("GET /v1/models", lambda r: r.json({"data": [{"id": "big"}, {"id": "small"}]}))
+
+        def answer(request: Handler) -> None:
+            choice = {"index": 0, "delta": {"content": "Hello from afar"}, "finish_reason": "stop"}
+            request.begin_stream()
+            request.event({"choices": [choice]})
+            request.event("[DONE]")
+            request.end_stream()
+
+        server.on("POST /v1/chat/completions", answer)
+        app = Terminal(tmp_path, "--endpoint", server.url, "-m", "small", model=())
+        try:
+            app.see(b"small")
+            app.type(b"Who is there?\r")
+            app.read_until(lambda: [m.status for m in stored(tmp_path)] == [Status.DONE] * 2)
+            app.type(b"\x11")
+            assert app.ended(20) == 0
+        finally:
+            app.close()
+        assert stored(tmp_path)[1].content == "Hello from afar"
+        assert server.last("POST /v1/chat/completions").body["model"] == "small"

@@ -41,10 +41,6 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     remote.check(args)
     if prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json:
-        if args.endpoint:
-            raise BadRequestError(
-                'The app runs models of this machine; ask the --endpoint with -p "…".', "endpoint"
-            )
         from specchat.tui.app import run as open_app
 
         return open_app(args)

@@ -16,7 +16,7 @@ from specchat.engine.messages import Message
 from specchat.engine.stats import Stats
 from specchat.errors import EndpointError
 from specchat.remote import metrics
-from specchat.remote.answer import Reader
+from specchat.remote.answer import THINKING, Reader
 from specchat.remote.chunks import parse
 from specchat.remote.client import READ_SECONDS, Client, StatusError
 from specchat.remote.dialects import OTHER, SPECCHAT, VLLM, Dialect, chat_body, dialect_of
@@ -33,6 +33,7 @@ class RemoteEngine:
     """
 
     controller: Controller | None = None  # the server has its own, if any
+    thinking = THINKING  # marks around reasoning, whatever the server puts around it
 
     def __init__(
         self,
@@ -177,6 +178,11 @@ class RemoteEngine:
     def tells_tokens(self) -> bool:
         """Whether the server reports where each token came from."""
         return self.dialect is SPECCHAT
+
+    @property
+    def continues(self) -> bool:
+        """Whether the server can go on with an answer."""
+        return self.dialect.continues is not None
 
     def close(self) -> None:
         """Safe to call twice."""

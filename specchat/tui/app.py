@@ -15,6 +15,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from specchat.history import History, open_history
+from specchat.tui.answering import Remote
 from specchat.tui.commands import Commands
 from specchat.tui.conversation import OpenConversation
 from specchat.tui.kinds import Looks, looks
@@ -110,7 +111,7 @@ class SpecchatApp(App[None]):
 
 def run(args: argparse.Namespace) -> int:
     """Open the app with what the command line named."""
-    from specchat.cli import options
+    from specchat.cli import options, remote
     from specchat.tui.terminal import own_terminal
 
     system = options.read_text(args.system_file) if args.system_file else args.system
@@ -127,12 +128,15 @@ def run(args: argparse.Namespace) -> int:
         pair = argparse.Namespace(**vars(args) | chosen)
         return lambda progress: options.load_engine(pair, progress, args.parallel)
 
-    def load(progress: Progress) -> Engine:
+    def load(progress: Progress) -> Engine | Remote:
+        if args.endpoint:
+            return Remote(remote.connect(args))
         return options.load_engine(args, progress, args.parallel)
 
     history, warning = open_history()
     threading.Thread(target=_tidy, args=(history,), daemon=True).start()
-    files = [Path(name) for name in (args.model, args.draft) if name]
+    named = () if args.endpoint else (args.model, args.draft)  # there, a name is no file
+    files = [Path(name) for name in named if name]
     app = SpecchatApp(
         Session(load, settings),
         history,

@@ -19,10 +19,11 @@ _DEFAULT = (
 )
 
 
-def greeting(looks: Looks, target: str) -> Content:
-    """`target` is the name of the model that answers."""
-    parts: list[Content | str] = [Content.styled(shown(target), "bold"), " is ready.\n"]
-    if FILE.startswith(target):
+def greeting(looks: Looks, target: str, server: str = "") -> Content:
+    """`target` is the name of the model that answers, `server` where, if elsewhere."""
+    where = f" at {shown(server)}" if server else ""
+    parts: list[Content | str] = [Content.styled(shown(target), "bold"), f"{where} is ready.\n"]
+    if FILE.startswith(target) and not server:
         parts.append(Content.styled(_DEFAULT + "\n", looks.muted))
     parts.append("\nTokens are marked by where they came from:\n")
     for kind, style in looks.kinds.items():

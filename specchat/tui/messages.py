@@ -12,9 +12,10 @@ from specchat.errors import SpecchatError
 if TYPE_CHECKING:
     from specchat.engine.engine import Engine, Settings
     from specchat.engine.stats import Stats
+    from specchat.tui.answering import Remote
 
 Progress = Callable[[str, float], bool]
-Load = Callable[[Progress], "Engine"]
+Load = Callable[[Progress], "Engine | Remote"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,12 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine can answer. `refusal` says why it cannot draft. `thinking` are the marks
-    around reasoning, `thinks_first` whether answers begin inside them.
+    """Questions can be answered. `refusal` says why nothing can be drafted. `thinking` are the
+    marks around reasoning, `thinks_first` whether answers begin inside them.
+
+    `server` is host and port where the model is elsewhere: then `draft` "" and `n_ctx` 0 mean
+    that the server does not tell, `steers` that it takes rule and draft length from its
+    clients, `continues` that it can go on with an answer.
     """
 
     target: str
@@ -45,6 +50,14 @@ class Ready:
     refusal: str
     thinking: tuple[str, str] | None = None
     thinks_first: bool = False
+    server: str = ""
+    steers: bool = True
+    continues: bool = True
+
+    @property
+    def name(self) -> str:
+        """The models in a line."""
+        return self.target + (f" + {self.draft}" if self.draft else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,13 @@ class Unloaded:
     """There is no engine now: loading failed or, with an empty message, was cancelled."""
 
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something to tell the user once, about the server that answers."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +96,4 @@ class Ended:
     error: str = ""
 
 
-Update = Prepared | Loading | Ready | Unloaded | Began | Depths | Ended | Event
+Update = Prepared | Loading | Ready | Unloaded | Noted | Began | Depths | Ended | Event

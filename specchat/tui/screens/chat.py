@@ -26,6 +26,7 @@ from specchat.tui.messages import (
     Depths,
     Ended,
     Loading,
+    Noted,
     Prepared,
     Ready,
     Unloaded,
@@ -91,7 +92,7 @@ class ChatScreen(ShowingScreen):
             self._unshown = False
             self.show_figures()
             if self.answer is not None:
-                self.answer.tell_progress(progress(self.stats))
+                self.answer.tell_progress(progress(self.stats, len(self.answer.tokens)))
         while not self._errors.empty():
             self.warn(self._errors.get())
 
@@ -108,11 +109,13 @@ class ChatScreen(ShowingScreen):
         elif isinstance(update, Ready):
             self.load_running, self.no_model, self.ready = False, False, update
             self.panel.models(update)
-            self.view.greet(greeting(self.specchat.looks, update.target))
+            self.view.greet(greeting(self.specchat.looks, update.target, update.server))
             self.show_title()
             self.next()
         elif isinstance(update, Unloaded):
             self._unloaded(update.message)
+        elif isinstance(update, Noted):
+            self.tell(update.text)
         elif isinstance(update, Began):
             self.stats = update.stats
         elif isinstance(update, Depths):
@@ -127,7 +130,8 @@ class ChatScreen(ShowingScreen):
         if self._recorder is None or self.answer is None or isinstance(event, Prefill):
             return
         if isinstance(event, Token):
-            event = replace(event, round=event.round + self._first_round)
+            if event.round >= 0:  # -1 where a server does not report rounds
+                event = replace(event, round=event.round + self._first_round)
             self._fresh.append(event)
         elif isinstance(event, Round):
             event = replace(event, index=event.index + self._first_round)
@@ -173,10 +177,12 @@ class ChatScreen(ShowingScreen):
         self.panel.settings(settings)
 
     def change(self, settings: Settings) -> None:
-        """As `use`; a running answer ends its round and goes on with these."""
+        """As `use`; a running answer ends its round and goes on with these, unless it comes
+        from a server that cannot go on.
+        """
         changed = settings != self.settings
         self.use(settings)
-        if changed and self.busy:
+        if changed and self.busy and self.ready is not None and self.ready.continues:
             self._changed_settings = True
             self.session.stop()
 

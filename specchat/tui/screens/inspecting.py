@@ -36,6 +36,13 @@ class InspectingScreen(ChatScreen):
             self.tell("An answer is running. Esc stops it.")
         return not self.busy
 
+    def can_go_on(self) -> bool:
+        """Whether an answer can be gone on with now; tells the user otherwise."""
+        if self.ready is not None and not self.ready.continues:
+            self.tell(f"{self.ready.server} cannot go on with an answer. Ctrl+R asks again.")
+            return False
+        return self.idle()
+
     # -- inspector ----------------------------------------------------------------------
 
     def action_inspect(self) -> None:
@@ -92,7 +99,7 @@ class InspectingScreen(ChatScreen):
     def on_inspector_take(self, event: Inspector.Take) -> None:
         """Answer again from the cursor, with the alternative in its token's place."""
         view = self.inspected
-        if view is None or view.cursor is None or not self.idle():
+        if view is None or view.cursor is None or not self.can_go_on():
             return
         if self.ready is None or self.settings is None:
             self.tell("No model is loaded.")

@@ -102,7 +102,7 @@ class MainScreen(ServingScreen):
     def action_go_on(self) -> None:
         """Continue the last answer where it ended."""
         view = self.view.messages[-1] if self.view.messages else None
-        if self.idle() and view is not None and view.tokens:
+        if view is not None and view.tokens and self.can_go_on():
             self.resume(view)
 
     def action_branch(self, step: int) -> None:

@@ -50,6 +50,9 @@ class ServingScreen(FindingScreen):
         service, defaults = self.session.service, self._defaults
         if self.changing or self.endpoint.on:
             return
+        if self.ready is not None and self.ready.server:
+            self.failure = f"The model is at {self.ready.server}; clients can ask there."
+            return
         if self.ready is None or service is None or defaults is None:
             self.failure = "No model is loaded yet, so there is nobody to answer."
             return

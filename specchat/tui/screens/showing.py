@@ -158,7 +158,7 @@ class ShowingScreen(Screen[None]):
         title = titled(self.chat.title) or "New chat"
         models = "no model"
         if self.ready is not None:
-            models = self.ready.target + (f" + {self.ready.draft}" if self.ready.draft else "")
+            models = self.ready.name + (f" at {self.ready.server}" if self.ready.server else "")
         name = f"specchat{self.beside_name()}"
         self.query_one("#title", Static).update(f"{name}  ▸ {title}  ▸ {shown(models)}")
 
@@ -185,11 +185,13 @@ class ShowingScreen(Screen[None]):
         self.notify(shown(message), markup=False, timeout=3)
 
 
-def progress(stats: Stats) -> str:
-    """How far a running answer is, in a few words."""
-    prefill = stats.prefill
-    if stats.rounds:
-        return f"{counted(stats.tokens, 'token')} · {stats.tokens_per_second:.1f} tok/s"
+def progress(stats: Stats, pieces: int) -> str:
+    """How far a running answer is, in a few words; `pieces` of it have come."""
+    prefill, speed = stats.prefill, stats.tokens_per_second
+    if stats.tokens and speed is not None:
+        return f"{counted(stats.tokens, 'token')} · {speed:.1f} tok/s"
+    if pieces and (prefill is None or prefill.done >= prefill.total):
+        return f"{counted(pieces, 'piece')} so far"
     if prefill is not None and prefill.total:
         return f"reading the prompt: {prefill.done:,} of {prefill.total:,} tokens"
     return "waiting for the model"

@@ -26,6 +26,9 @@ _WIDTH = 36  # characters of a bar, with the scroll bar beside it
 class Panel(VerticalScroll, can_focus=False):
     """Shows what it is given; knows nothing of the engine."""
 
+    _settings: Settings | None = None
+    _steers = True  # whether clients say how to draft
+
     def compose(self) -> ComposeResult:
         yield Static(id="models", markup=False)
         yield Static(id="settings", markup=False)
@@ -67,12 +70,24 @@ class Panel(VerticalScroll, can_focus=False):
 
     def models(self, ready: Ready) -> None:
         lines = [f"target {ready.target}", f"draft  {ready.draft or '– (lookup only)'}"]
+        if ready.server:
+            without = "– (lookup only)" if ready.steers else "the server does not tell"
+            lines = [f"model  {ready.target}", f"at     {ready.server}"]
+            lines.append(f"draft  {ready.draft or without}")
+        self._steers = ready.steers
+        if self._settings is not None:
+            self.settings(self._settings)
         if ready.refusal:
             lines.append(f"no speculation: {ready.refusal}")
         self.say("\n".join(lines))
 
     def settings(self, settings: Settings) -> None:
         """What the next answer is made with."""
+        self._settings = settings
+        if not self._steers:
+            words = f"temperature {settings.sampling.temperature:g}"
+            self._put("settings", f"{words}\nhow to draft, the server decides")
+            return
         length = "auto" if settings.draft_length is None else settings.draft_length
         words = f"rule {settings.rule}, temperature {settings.sampling.temperature:g}"
         self._put("settings", f"{words}\ndraft length {length}, drafter {settings.drafter}")
@@ -83,19 +98,22 @@ class Panel(VerticalScroll, can_focus=False):
 
     def figures(self, stats: Stats, depths: Depths | None, n_ctx: int) -> None:
         prefill = stats.prefill
-        self.query_one("#live").display = stats.rounds > 0
-        if not stats.rounds:
+        self.query_one("#live").display = stats.last is not None
+        if not (stats.rounds or stats.tokens or stats.unknown):
             reading = prefill is not None and stats.finish is None
             self._put("figures", _prefill(prefill, self._looks) if reading and prefill else "")
             return
         self._put("figures", figures.speed(stats, self._looks))
+        if stats.last is None:  # a server that does not report rounds
+            return
         recent = list(stats.recent)[-_WIDTH:]
         self._put("calls", f"tokens per call, last {len(recent)}: {min(recent)} to {max(recent)}")
         self._put("spark", figures.columns(recent, _WIDTH, self._looks.draft))
         self._put("reason", self._reason(stats))
         self._put("time", figures.time_split(stats, _WIDTH, self._looks))
         self._put("lengths", figures.histogram(stats, _WIDTH - 9, self._looks))
-        used = {"target": depths.target, "draft": depths.draft} if depths is not None else {}
+        known = depths is not None and n_ctx
+        used = {"target": depths.target, "draft": depths.draft} if depths and known else {}
         meters = [
             figures.meter(name, n, n_ctx, _WIDTH - 22, self._looks)
             for name, n in used.items()
