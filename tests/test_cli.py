@@ -355,6 +355,10 @@ def test_doctor_says_whether_a_pair_fits(smollm2: Path, gemma: Path) -> None:
     assert good.returncode == 0
     assert "vocabularies are identical" in good.stdout
     assert "break-even" in good.stdout
+    large = specchat("doctor", "-m", str(smollm2), "--ctx", "2000000000")  # not tried then
+    assert large.returncode == 2
+    assert "DOES NOT FIT" in large.stdout
+    assert "--ctx" in large.stdout
     bad = specchat("doctor", "-m", str(gemma), "-d", str(smollm2), "--no-load")
     assert bad.returncode == 2
     assert "MISMATCH" in bad.stdout

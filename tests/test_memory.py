@@ -181,7 +181,7 @@ def test_what_to_change_is_enough(smollm2: Path, capsys) -> None:
     header = read_header(smollm2)
     whole = Fit(header, header, ModelOptions(), 2**40)
     assert lines(whole, capsys)[0]
-    assert list(whole.advice()) == []
+    assert whole.advice() == []
     for share in (0.3, 0.45, 0.55, 0.8, 0.99):
         fit = replace(whole, free=int(share * whole.need.total))
         fits, text = lines(fit, capsys)
@@ -189,7 +189,7 @@ def test_what_to_change_is_enough(smollm2: Path, capsys) -> None:
         assert "DOES NOT FIT" in text
         alone = replace(fit, draft=None)
         assert f"saves {whole.draft_need.total // 2**20} MiB" in text
-        assert (", then it fits" in next(line for line in fit.advice())) == alone.fits
+        assert (", then it fits" in fit.advice()[0]) == alone.fits
         if match := re.search(r"--ctx (\d+)", text):
             n = int(match[1])
             longest = replace(fit, options=ModelOptions(n_ctx=n))
@@ -203,6 +203,15 @@ def test_what_to_change_is_enough(smollm2: Path, capsys) -> None:
     barely = lines(replace(whole, free=int(1.05 * whole.need.total)), capsys)
     assert barely[0]
     assert "barely" in barely[1]
+
+
+def test_weights_can_be_read_again_but_no_cache(smollm2: Path, capsys) -> None:
+    fit = Fit(read_header(smollm2), None, ModelOptions(n_ctx=256), 50 * 2**20)
+    assert "from disk for every token" in lines(fit, capsys)[1]
+    larger = replace(fit, options=ModelOptions(n_ctx=10**9))
+    assert "from disk" not in lines(larger, capsys)[1]
+    larger = replace(larger, free=2**40)
+    assert "fewer parameters" not in lines(larger, capsys)[1]  # a context is enough
 
 
 def test_what_cannot_help_is_not_advised(smollm2: Path, tmp_path: Path, capsys) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _TIGHT = 0.9  # of the free memory; what a guess and other programs may take besides
 _Q4_K_M_BITS = 4.9  # per weight: Llama 3 8B takes 4.58 GiB (llama.cpp, tools/quantize)
 _STEP = 256  # tokens of context
+_ENOUGH = ", then it fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,16 @@ class Fit:
     def fits(self) -> bool:
         return self.need.total <= self.free
 
-    def advice(self) -> Iterator[str]:
+    def advice(self) -> list[str]:
         """What to change, each with what it brings; nothing where it fits."""
         if self.fits:
-            return
+            return []
+        lines = list(self._changes())
+        if not any(line.endswith(_ENOUGH) for line in lines):
+            lines.append("a target with fewer parameters, or a file of fewer bits")
+        return lines
+
+    def _changes(self) -> Iterator[str]:
         if self.draft is not None:
             yield self._with(replace(self, draft=None), "without the draft (-d none)")
         tokens = self._longest_context()
@@ -70,14 +77,12 @@ class Fit:
             smaller = replace(self, options=options)
             if smaller.need.kv < 0.9 * self.need.kv:
                 yield self._with(smaller, "a smaller KV cache (--type-k q8_0 --type-v q8_0)")
-        weights, parameters = self.target.weight_bytes, max(self.target.parameters, 1)
-        small = int(parameters * _Q4_K_M_BITS / 8)
-        if small < 0.8 * weights:
+        weights = self.target.weight_bytes
+        small = int(self.target.parameters * _Q4_K_M_BITS / 8)
+        if 0 < small < 0.8 * weights:
             saved = weights - small
             what = "the target as a Q4_K_M file"
             yield f"{what}: saves about {size(saved)}{self._verdict(saved)}"
-        else:
-            yield "a target with fewer parameters, or a file of fewer bits"
 
     def _with(self, other: Fit, what: str) -> str:
         saved = self.need.total - other.need.total
@@ -85,7 +90,7 @@ class Fit:
 
     def _verdict(self, saved: int) -> str:
         enough = self.need.total - saved <= self.free
-        return ", then it fits" if enough else ", not enough alone"
+        return _ENOUGH if enough else ", not enough alone"
 
     def _longest_context(self) -> int:
         """The most tokens (a multiple of 256) with which it fits; 0 if none does."""
@@ -125,7 +130,8 @@ def report(out: Console, fit: Fit, gpu: bool) -> bool:
             "can be taken back."
         )
     if not fit.fits:
-        if options.mmap and not options.mlock:
+        paged = fit.need.total - fit.need.weights <= fit.free  # weights can be read again
+        if options.mmap and not options.mlock and paged:
             out.print("  It may load all the same, and read weights from disk for every token.")
         for line in fit.advice():
             out.print(f"  Try {line}.")
