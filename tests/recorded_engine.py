@@ -63,7 +63,7 @@ class Recorded:
         self.hold = threading.Event()
         self.hold.set()
         self.closed = False
-        self.target = SimpleNamespace(path=Path("target.gguf"), n_ctx=512)
+        self.target = SimpleNamespace(path=Path("target.gguf"), n_ctx=512, max_batch=512)
         self.draft = SimpleNamespace(path=Path("draft.gguf"))
         self.refusal = ""
         self.template = SimpleNamespace(thinking_tags=thinking, render=lambda messages: "")
@@ -95,7 +95,9 @@ class Recorded:
         self.continued.append(continue_final)
         return [1, 2, 3]
 
-    def start(self, prompt: Sequence[int], settings: Settings, cancel: Cancel) -> Iterator[Event]:
+    def start(
+        self, prompt: Sequence[int], settings: Settings, cancel: Cancel, priority: int
+    ) -> Iterator[Event]:
         self.settings.append(settings)
         if self.error is not None:
             raise self.error

@@ -32,11 +32,15 @@ def ask(slots: Slots) -> Ask:
     """Answers a prompt in the slot that is chosen; `reused` gets how much was there."""
 
     def ask(
-        prompt: Sequence[int], answer: Sequence[int] = (), *, reused: int | None = None
+        prompt: Sequence[int],
+        answer: Sequence[int] = (),
+        *,
+        reused: int | None = None,
+        priority: int = 0,
     ) -> Slot:
-        slot = slots.choose(prompt)
+        slot = slots.choose(prompt, priority)
         assert slot is not None
-        slots.occupy(slot, prompt)
+        slots.occupy(slot, prompt, priority)
         found = reuse(slot.target, prompt)
         missing = [*prompt[found:], *answer]
         slot.target.model.evaluate([Evaluate(slot.target, missing, 0)])
@@ -93,6 +97,16 @@ def test_the_least_recently_used_slot_is_given_up(ask: Ask) -> None:
     assert ask(prompts[3], reused=len(SYSTEM)) is second
     assert ask(prompts[1], reused=len(SYSTEM)) is third
     assert ask(prompts[0]) is first
+
+
+def test_an_answer_of_higher_priority_keeps_its_slot(ask: Ask) -> None:
+    mine = [*SYSTEM, *question(1, 1, 1, 1, 1, 1)]
+    slot = ask(mine, [20, 21], priority=1)
+    others = [ask([*SYSTEM, *question(i, i, i, i, i, i)]) for i in (2, 3, 4, 5)]
+    assert slot not in others
+    assert ask([*mine, 20, 21, *question(6)], priority=1, reused=len(mine) + 2) is slot
+    new = ask([*SYSTEM, *question(7, 7, 7, 7, 7, 7)], priority=1)
+    assert new is others[2]  # the least recently used
 
 
 def test_a_busy_slots_beginning_is_shared(slots: Slots, ask: Ask) -> None:

@@ -113,6 +113,33 @@ async def test_escape_hangs_up_and_new_settings_wait_for_the_next_answer(server:
     assert app.history.message(screen.chat.path[-1].id).status is Status.STOPPED
 
 
+async def test_the_next_question_tries_a_server_again_that_was_not_there(server: Scripted) -> None:
+    running = False
+
+    def load(progress: object) -> Remote:
+        if not running:
+            raise EndpointError("It cannot be reached.")
+        return Remote(RemoteEngine(server.url))
+
+    def answer(request: Handler) -> None:
+        request.begin_stream()
+        request.event(piece("Back", "stop"))
+        request.event("[DONE]")
+        request.end_stream()
+
+    server.on(CHAT, answer)
+    app = SpecchatApp(Session(load, Settings, insists=True), History(None))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = app.main
+        await until(pilot, lambda: screen.no_model)
+        await send(pilot, "first")
+        await until(pilot, lambda: "tries again" in shown_by(app, "#queue"))
+        running = True
+        await send(pilot, "second")
+        await until(pilot, lambda: len(screen.chat.path) == 4 and not screen.busy)
+        assert texts(screen) == ["first", "Back", "second", "Back"]
+
+
 async def test_a_server_that_is_not_there_is_told_and_models_of_here_can_be_loaded() -> None:
     def refused(progress: object) -> Remote:
         raise EndpointError("127.0.0.1:9 cannot be reached.")

@@ -216,17 +216,21 @@ class Engine:
         return drive(self.start(prompt, settings, cancel), self.observe)
 
     def start(
-        self, prompt: Sequence[int], settings: Settings | None = None, cancel: Cancel | None = None
+        self,
+        prompt: Sequence[int],
+        settings: Settings | None = None,
+        cancel: Cancel | None = None,
+        priority: int = 0,
     ) -> Steps:
         """Make the generation that `batch.Batch` runs beside others; it takes its slot when
-        it is first advanced.
+        it is first advanced. Its cache outlasts those of lower `priority`.
 
         Raises BusyError when all slots are taken, and whatever is wrong with the request.
         """
         settings, cancel = settings or Settings(), cancel or Cancel()
         tokenizer = self.target.tokenizer
         chain = Chain(settings.sampling, self.target.n_vocab)
-        slot = self._slots.choose(prompt)
+        slot = self._slots.choose(prompt, priority)
         if slot is None:
             raise BusyError("The engine is answering already; wait or raise --parallel.")
         source = gbnf_from_schema(settings.schema) if settings.schema else settings.grammar
@@ -241,10 +245,12 @@ class Engine:
             cancelled=cancel.is_set,
         )
         policy = self._policy(settings, slot)
-        return self._run(Generation(request, slot.target, policy, tokenizer), slot, cancel)
+        return self._run(
+            Generation(request, slot.target, policy, tokenizer), slot, cancel, priority
+        )
 
-    def _run(self, generation: Generation, slot: Slot, cancel: Cancel) -> Steps:
-        self._slots.occupy(slot, generation.request.prompt)
+    def _run(self, generation: Generation, slot: Slot, cancel: Cancel, priority: int) -> Steps:
+        self._slots.occupy(slot, generation.request.prompt, priority)
         if len(self._slots.all) == 1:  # aborting a call would end the neighbours' answers too
             cancel.attach(self.models)
         try:

@@ -213,7 +213,9 @@ class Service:
                 ticket.prompt = ticket.make_prompt(self.engine)
             if self.engine.should_wait(ticket.prompt):
                 return False
-            steps = self.engine.start(ticket.prompt, ticket.settings, ticket.cancel)
+            steps = self.engine.start(
+                ticket.prompt, ticket.settings, ticket.cancel, ticket.priority
+            )
             entry = self._batch.add(steps, ticket.on_event, ticket.priority)
         except Exception as error:
             failure = error

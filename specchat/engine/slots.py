@@ -25,6 +25,7 @@ class Slot:
     busy: bool = False
     used: int = 0
     prompt: Sequence[int] = ()  # that it answers, or answered last
+    priority: int = 0  # of that answer
 
 
 class Slots:
@@ -44,9 +45,10 @@ class Slots:
     def idle(self) -> int:
         return sum(not slot.busy for slot in self.all)
 
-    def choose(self, prompt: Sequence[int]) -> Slot | None:
-        """The idle slot whose conversation `prompt` continues, else the least recently used;
-        None when all are busy. A much longer prefix elsewhere is shared by copy.
+    def choose(self, prompt: Sequence[int], priority: int = 0) -> Slot | None:
+        """The idle slot whose conversation `prompt` continues, else the least recently used,
+        those of a higher priority last; None when all are busy. A much longer prefix elsewhere
+        is shared by copy.
 
         A common prefix alone does not make a conversation: all begin with the same template.
         """
@@ -56,13 +58,16 @@ class Slots:
         shared = {id(slot): common_prefix(slot.target.tokens, prompt) for slot in self.all}
         same = [s for s in idle if shared[id(s)] >= max(1, min(len(s.prompt), len(prompt)) - _TURN)]
         can_copy = self._can_copy()
-        chosen = min(idle, key=lambda slot: slot.used)
-        if same or not can_copy:
-            chosen = max(same or idle, key=lambda slot: (shared[id(slot)], -slot.used))
+        least = min(idle, key=lambda slot: (slot.priority > priority, slot.used))
+        chosen = least
+        if same:
+            chosen = max(same, key=lambda slot: (shared[id(slot)], -slot.used))
+        elif not can_copy:
+            chosen = max(idle, key=lambda s: (s.priority <= priority, shared[id(s)], -s.used))
         source = max(self.all, key=lambda slot: shared[id(slot)])
         if shared[id(source)] >= shared[id(chosen)] + _WORTH_COPYING and can_copy:
             # Give up the least useful cache, not the one that was merely closest.
-            chosen = min(idle, key=lambda slot: slot.used)
+            chosen = least
             if chosen is not source:
                 self._copy(source, chosen, shared[id(source)], prompt)
         return chosen
@@ -79,14 +84,14 @@ class Slots:
             for slot in self.all
         )
 
-    def occupy(self, slot: Slot, prompt: Sequence[int]) -> None:
+    def occupy(self, slot: Slot, prompt: Sequence[int], priority: int = 0) -> None:
         """An answer to `prompt` begins in `slot`.
 
         Raises BusyError if another got there first.
         """
         if slot.busy:
             raise BusyError("The engine is answering already; wait or raise --parallel.")
-        slot.busy, slot.prompt = True, prompt
+        slot.busy, slot.prompt, slot.priority = True, prompt, priority
         slot.used = next(self._clock)
 
     def release(self, slot: Slot) -> None:

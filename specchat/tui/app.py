@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     named = () if args.endpoint else (args.model, args.draft)  # there, a name is no file
     files = [Path(name) for name in named if name]
     app = SpecchatApp(
-        Session(load, settings),
+        Session(load, settings, insists=bool(args.endpoint)),
         history,
         system=system or "",
         warning=warning,

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """What answers at the moment. `updates` holds what happened since it was last emptied."""
+    """What answers at the moment. `updates` holds what happened since it was last emptied.
+    `insists` says that a load that failed is worth trying again: that of a server.
+    """
 
-    def __init__(self, load: Load, settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self, load: Load, settings: Callable[[], Settings], *, insists: bool = False
+    ) -> None:
+        self.insists = insists
         self.updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
         self._load, self._settings = load, settings
         self._loader = Worker("loader")
@@ -42,6 +47,10 @@ class Session:
     def start(self) -> None:
         """Make the settings and load the models, in the background."""
         self._loader.submit(self._prepare)
+        self.load_again()
+
+    def load_again(self) -> None:
+        """Try what the app was started with once more."""
         self.load(self._load)
 
     def load(self, load: Load) -> None:

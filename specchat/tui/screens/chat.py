@@ -236,6 +236,8 @@ class ChatScreen(ShowingScreen):
         else:
             self.queued.append(text)
         self.next()
+        if self.no_model and self.session.insists:
+            self.session.load_again()
 
     def _edited(self, text: str) -> None:
         """The question takes the edited one's place, as a branch beside it."""
@@ -258,7 +260,8 @@ class ChatScreen(ShowingScreen):
                 self.ask()
         words = []
         if self.no_model and (self.waiting or self.queued):
-            words.append("no model is loaded: F5 loads one")
+            again = "the next question tries again, or " if self.session.insists else ""
+            words.append(f"no model is loaded: {again}F5 loads one")
         if self.queued:
             words.append(f"{len(self.queued)} waiting: {' | '.join(self.queued)}")
         line = self.query_one("#queue", Static)
