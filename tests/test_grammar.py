@@ -408,6 +408,72 @@ def test_the_check_itself_is_quick_on_hostile_grammars():
     subprocess.run([sys.executable, "-c", HANGS], check=True, timeout=60)
 
 
+CHAIN = {
+    "$ref": "#/$defs/tree_node",
+    "$defs": {
+        "tree_node": {
+            "type": "object",
+            "properties": {
+                "value": {"$ref": "#/$defs/string"},
+                "next": {"anyOf": [{"$ref": "#/$defs/tree_node"}, {"type": "null"}]},
+            },
+            "required": ["value", "next"],
+        },
+        "string": {"type": "string", "maxLength": 2},
+    },
+}
+
+
+def fits(model, source, text):
+    with Grammar(model.tokenizer, source) as grammar:
+        for token in (*model.tokenizer.tokenize(text), model.tokenizer.eos):
+            if not grammar.allowed(np.array([token], np.int32))[0]:
+                return False
+            grammar.accept(token)
+    return True
+
+
+def text_of(pattern):
+    return {"type": "string", "pattern": pattern}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (CHAIN, {"value": "a", "next": {"value": "b", "next": None}}, {"value": "abc"}),
+        ({"enum": ['ä"\n', "😀\\", {"a": ["\t"]}]}, 'ä"\n', "b"),
+        ({"enum": ['ä"\n', "😀\\", {"a": ["\t"]}]}, "😀\\", "😀"),
+        ({"enum": ['ä"\n', "😀\\", {"a": ["\t"]}]}, {"a": ["\t"]}, {"a": []}),
+        ({"type": "object", "properties": {'a "b\\': {"const": 1}}, "required": ['a "b\\']},
+         {'a "b\\': 1}, {"a": 1}),
+        (text_of(r"^[A-Z]{3}-\d{2,4}$"), "ABC-123", "ABC-x"),
+        (text_of(r"^[\w.-]+@\S+\.com$"), "a.b-c@de.com", "a@de,com"),
+        (text_of(r'^"\\\/(?:a|b)\$\^$'), '"\\/b$^', '"/b$^'),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_schema_allows(chat_model, schema, good, bad):
+    source = gbnf_from_schema(schema)
+    assert fits(chat_model, source, json.dumps(good, ensure_ascii=False))
+    assert not fits(chat_model, source, json.dumps(bad, ensure_ascii=False))
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [({"type": "string"}, '"a\nb"'), (text_of("^.*$"), '"a"b"'), (text_of("^[^x]+$"), '"a\\"')],
+    ids=str,
+)
+def test_no_schema_allows_what_is_no_json(chat_model, schema, text):
+    assert not fits(chat_model, gbnf_from_schema(schema), text)
+
+
+def test_a_pattern_that_is_not_understood_is_named():
+    with pytest.raises(GrammarError, match=r"pattern .* has an unsupported \\b"):
+        gbnf_from_schema(text_of(r"^a\b$"))
+
+
 @pytest.mark.parametrize(
     "schema", [{"type": "nonsense"}, {"$ref": "#/nowhere"}, {"type": "string", "pattern": "a("}]
 )
