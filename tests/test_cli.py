@@ -158,11 +158,20 @@ def test_a_draft_of_another_family_is_refused(smollm2: Path, gemma: Path) -> Non
         (["--grammar-file", "no-such-file"], ["no-such-file"]),
         (["--type-k", "q9"], ["type_k"]),
         (["--ctx", "32"], ["tokens"]),
+        (["--ctx", "3"], ["--ctx"]),
         (["-d", "x.gguf"], ["-m"]),
     ],
 )
 def test_bad_flags_name_the_flag(flags: list[str], words: list[str]) -> None:
     one_line_error(specchat("-p", "a b c d e f g h i j k l m n o p", *flags), *words)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [(("--parallel", "0"), ("--parallel",)), (("--api-key-file", os.devnull), ("empty",))],
+)
+def test_bad_flags_of_the_server_name_the_flag(flags: tuple[str, ...], words: tuple[str]) -> None:
+    one_line_error(specchat("serve", "--port", "0", *flags), *words)
 
 
 def test_no_question_and_unknown_flags_exit_with_two() -> None:

@@ -149,18 +149,24 @@ def model_options(args: argparse.Namespace, sequences: int = 1) -> ModelOptions:
     for name in ("ctx", "threads"):
         if getattr(args, name) < 0:
             raise BadRequestError(f"--{name} must not be negative: {getattr(args, name)}.", name)
-    return ModelOptions(
-        n_ctx=args.ctx,
-        n_gpu_layers=args.gpu_layers,
-        threads=args.threads,
-        flash_attention=args.flash_attention,
-        type_k=args.type_k,
-        type_v=args.type_v,
-        mmap=not args.no_mmap,
-        mlock=args.mlock,
-        lora=tuple(_lora(item) for item in args.lora),
-        sequences=sequences,
-    )
+    try:
+        return ModelOptions(
+            n_ctx=args.ctx,
+            n_gpu_layers=args.gpu_layers,
+            threads=args.threads,
+            flash_attention=args.flash_attention,
+            type_k=args.type_k,
+            type_v=args.type_v,
+            mmap=not args.no_mmap,
+            mlock=args.mlock,
+            lora=tuple(_lora(item) for item in args.lora),
+            sequences=sequences,
+        )
+    except BadRequestError as error:
+        flag = {"n_ctx": "--ctx", "sequences": "--parallel"}.get(error.param or "")
+        if flag is None:
+            raise
+        raise BadRequestError(str(error).replace(str(error.param), flag), error.param) from None
 
 
 def _lora(text: str) -> tuple[str, float]:

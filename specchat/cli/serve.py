@@ -133,7 +133,10 @@ def _embedder(args: argparse.Namespace) -> EmbeddingModel | None:
 def _key(file: str | None) -> str | None:
     """Not a flag: other users of the machine can read those."""
     if file is not None:
-        return options.read_text(file).strip()
+        key = options.read_text(file).strip()
+        if not key:
+            raise BadRequestError(f"The key file {file} is empty.", "api_key_file")
+        return key
     return os.environ.get("SPECCHAT_API_KEY") or None
 
 
