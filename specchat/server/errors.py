@@ -106,3 +106,8 @@ def _path(location: Sequence[int | str]) -> str:
 
 
 _UNION_MEMBERS = {"str", "int", "float", "bool", "constrained"}
+
+
+def hung_up() -> ApiError:
+    """For logs and metrics alone, where 503 would look like a failure of the server."""
+    return ApiError(499, "The client hung up.", code="hung_up")

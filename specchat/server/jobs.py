@@ -14,7 +14,7 @@ from starlette.requests import Request
 from specchat.engine.engine import Settings
 from specchat.engine.events import Event, Finish, FinishReason
 from specchat.engine.service import Service, Ticket
-from specchat.server.errors import ApiError, from_engine, shutting_down
+from specchat.server.errors import ApiError, from_engine, hung_up, shutting_down
 
 
 class Job:
@@ -28,6 +28,7 @@ class Job:
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[tuple[int, Event | None, BaseException | None]] = asyncio.Queue()
         self._tickets: list[Ticket] = []
+        self._hung_up = False
 
     def submit(
         self, service: Service, prompts: Sequence[Sequence[int]], settings: Settings
@@ -60,6 +61,11 @@ class Job:
         for ticket in self._tickets:
             ticket.cancel.set()
 
+    def hang_up(self) -> None:
+        """Cancel, for the client has gone."""
+        self._hung_up = True
+        self.cancel()
+
     def close(self) -> None:
         """Cancel what is left."""
         self.cancel()
@@ -79,7 +85,7 @@ class Job:
                 left -= 1
                 continue
             if isinstance(event, Finish) and event.reason is FinishReason.CANCELLED:
-                raise shutting_down()  # or the client hung up, and nobody hears it
+                raise hung_up() if self._hung_up else shutting_down()
             yield index, event
 
 
@@ -111,7 +117,7 @@ async def hanging_up_cancels(request: Request, job: Job) -> AsyncIterator[None]:
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        job.cancel()
+        job.hang_up()
 
     watcher = asyncio.create_task(watch())
     try:

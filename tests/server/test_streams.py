@@ -41,6 +41,8 @@ def test_hanging_up_cancels(endpoint: Any, stream: bool) -> None:
     idle(endpoint)
     assert time.monotonic() - before < 5
     assert endpoint.answer(max_tokens=2)["usage"]["completion_tokens"] == 2
+    if not stream:  # no failure of the server's, so not 503
+        assert 'path="/v1/chat/completions",status="499"' in endpoint.http.get("/metrics").text
 
 
 def test_a_waiting_request_that_hangs_up_leaves_the_queue(endpoint: Any) -> None:
