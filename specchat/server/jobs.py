@@ -79,13 +79,15 @@ class Job:
         left = self.answers
         while left:
             index, event, error = await self._items.get()
+            if self._hung_up:
+                raise hung_up()
             if error is not None:
                 raise from_engine(error) from error
             if event is None:
                 left -= 1
                 continue
             if isinstance(event, Finish) and event.reason is FinishReason.CANCELLED:
-                raise hung_up() if self._hung_up else shutting_down()
+                raise shutting_down()
             yield index, event
 
 

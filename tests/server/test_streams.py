@@ -28,7 +28,7 @@ def idle(endpoint: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_hanging_up_cancels(endpoint: Any, stream: bool) -> None:
+def test_hanging_up_cancels(endpoint: Any, stream: bool, caplog: Any) -> None:
     body = json.dumps({**LONG, "stream": stream}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"  # noqa: E501
     with socket.create_connection(("127.0.0.1", endpoint.port), timeout=30) as sock:
@@ -41,11 +41,12 @@ def test_hanging_up_cancels(endpoint: Any, stream: bool) -> None:
     idle(endpoint)
     assert time.monotonic() - before < 5
     assert endpoint.answer(max_tokens=2)["usage"]["completion_tokens"] == 2
+    assert not caplog.records
     if not stream:  # no failure of the server's, so not 503
         assert 'path="/v1/chat/completions",status="499"' in endpoint.http.get("/metrics").text
 
 
-def test_a_waiting_request_that_hangs_up_leaves_the_queue(endpoint: Any) -> None:
+def test_a_waiting_request_that_hangs_up_leaves_the_queue(endpoint: Any, caplog: Any) -> None:
     with ThreadPoolExecutor(4) as pool:
         busy = [pool.submit(endpoint.chat, "Tell a story.", max_tokens=60) for _ in range(2)]
         while endpoint.service.load[0] < 2:
@@ -58,6 +59,7 @@ def test_a_waiting_request_that_hangs_up_leaves_the_queue(endpoint: Any) -> None
             time.sleep(0.02)
         assert [b.result().status_code for b in busy] == [200, 200]
     idle(endpoint)
+    assert not caplog.records  # no failure of the server's
 
 
 def test_a_full_queue_is_a_429(endpoint: Any) -> None:
