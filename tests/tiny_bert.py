@@ -29,7 +29,9 @@ def write_tiny_bert(path, pooling=gguf.PoolingType.MEAN, seed=1):
     writer.add_head_count(HEADS)
     writer.add_layer_norm_eps(1e-5)
     writer.add_causal_attention(False)
-    if pooling is not None:
+    if isinstance(pooling, str):  # as no model has it
+        writer.add_string("bert.pooling_type", pooling)
+    elif pooling is not None:
         writer.add_pooling_type(pooling)
 
     def tensor(name, rows, columns, scale=1.0):

@@ -125,7 +125,7 @@ def test_a_chat_model_is_refused_as_embedding_model(tmp_path) -> None:
         EmbeddingModel.load(path)
 
 
-@pytest.mark.parametrize("pooling", [None, gguf.PoolingType.NONE, gguf.PoolingType.RANK])
+@pytest.mark.parametrize("pooling", [None, "mean", gguf.PoolingType.NONE, gguf.PoolingType.RANK])
 def test_encoders_that_make_no_vectors_are_refused(tmp_path, pooling) -> None:
     write_tiny_bert(tmp_path / "model.gguf", pooling)
     with pytest.raises(ModelLoadError, match=r"model\.gguf"):

@@ -47,7 +47,8 @@ class EmbeddingModel:
     def load(cls, path: str | Path, *, n_gpu_layers: int = -1, threads: int = 0) -> EmbeddingModel:
         """Raises ModelFileError, and ModelLoadError for a file that makes no embeddings."""
         header = read_header(Path(path))
-        if not int(header.get("pooling_type", 0)):
+        pooling = header.get("pooling_type")
+        if not isinstance(pooling, int) or not pooling:
             raise ModelLoadError(
                 f"{header.path.name} is no embedding model: it does not say how to pool its "
                 "tokens. Name one that does, such as a BERT or nomic-embed GGUF."
