@@ -72,6 +72,9 @@ class Quiet:
     def trained(self, progress) -> None:
         self.progress.append(progress)
 
+    def evaluated(self, share: float) -> None:
+        assert 0 <= share <= 1
+
 
 def never() -> bool:
     return False
@@ -113,7 +116,12 @@ def test_samples_are_what_the_target_says(answers: list[Sample], smollm2: Path) 
 
 def test_the_target_would_accept_itself(answers: list[Sample], smollm2: Path) -> None:
     for temperature in (0.0, 0.8):
-        acceptance, positions = held_out_acceptance(smollm2, answers, temperature)
+        shares: list[float] = []
+        acceptance, positions = held_out_acceptance(
+            smollm2, answers, temperature, report=shares.append
+        )
+        assert shares == sorted(shares)
+        assert 0 <= shares[0] <= shares[-1] <= 1
         assert positions == sum(len(s.top_ids) for s in split(answers)[1]) > 0
         assert acceptance > 0.9
 

@@ -114,6 +114,9 @@ class _Shown:
         share = progress.step / progress.steps if progress.steps else 0.0
         self._move("training", f"training: step {progress.step}", share)
 
+    def evaluated(self, share: float) -> None:
+        self._move("measuring", "measuring what it is worth", share)
+
     def _move(self, phase: str, text: str, share: float) -> None:
         if phase != self._phase:
             self._phase = phase

@@ -20,6 +20,8 @@ from specchat.engine.rules import make_rule
 from specchat.engine.sampling import Chain, SamplingParams
 from specchat.errors import Cancelled
 
+Report = Callable[[float], None]  # gets the share that is done, 0..1
+
 TEMPERATURES = (0.0, 0.8)
 _POSITIONS = 3000  # held-out answer tokens to look at
 _DEPTH = 200  # tokens in the cache for which costs are quoted
@@ -43,7 +45,11 @@ class Worth:
 
 
 def held_out_acceptance(
-    draft: Path, samples: Sequence[Sample], temperature: float, threads: int = 0
+    draft: Path,
+    samples: Sequence[Sample],
+    temperature: float,
+    threads: int = 0,
+    report: Report = lambda share: None,
 ) -> tuple[float, int]:
     """Mean Σ min(p, q) after the usual sampler chain, over the held-out answers in `samples`,
     and the number of positions. p comes from the target's kept likeliest tokens (more than
@@ -61,7 +67,9 @@ def held_out_acceptance(
     with LlamaModel.load(draft, options) as model:
         chain = Chain(params, model.n_vocab)
         cache = model.new_cache()
-        for sample in split(samples)[1]:
+        held_out = split(samples)[1]
+        for number, sample in enumerate(held_out):
+            report(max(number / len(held_out), count / _POSITIONS))
             if count >= _POSITIONS:
                 break
             cache.truncate(0)
@@ -87,13 +95,19 @@ def predicted_speedup(engine: Engine, acceptance: float) -> tuple[int, float]:
 
 
 def measured_speedup(
-    engine: Engine, temperature: float, questions: int, tokens: int, stop: Callable[[], bool]
+    engine: Engine,
+    temperature: float,
+    questions: int,
+    tokens: int,
+    stop: Callable[[], bool],
+    report: Report = lambda share: None,
 ) -> Ratio:
     """The controller with this draft against plain decoding, question by question, either
     first in turn: median of paired ratios with a 95 % interval.
     """
     pairs = []
     for i in range(questions):
+        report(i / questions)
         text = question(np.random.default_rng((1, _QUESTIONS + i)))
         speeds: dict[str, float] = {}
         for drafter in ("draft", "none") if i % 2 else ("none", "draft"):
@@ -120,18 +134,29 @@ def evaluate(
     tokens: int = 64,
     threads: int = 0,
     stop: Callable[[], bool] = lambda: False,
+    report: Report = lambda share: None,
 ) -> list[Worth]:
-    """All of the above, by temperature. No speed is measured with `questions` 0. Raises
-    Cancelled when `stop()` says so.
+    """All of the above, by temperature. No speed is measured with `questions` 0. `report` gets
+    the share that is done. Raises Cancelled when `stop()` says so.
     """
-    shares = [held_out_acceptance(draft, samples, t, threads) for t in TEMPERATURES]
+
+    def part(number: int) -> Report:
+        parts = 2 * len(TEMPERATURES)
+        return lambda share: report((number + min(1.0, share)) / parts)
+
+    shares = [
+        held_out_acceptance(draft, samples, temperature, threads, part(i))
+        for i, temperature in enumerate(TEMPERATURES)
+    ]
     options = ModelOptions(n_ctx=1024, threads=threads)
     found = []
     with Engine.load(target, draft, options=options) as engine:
-        for temperature, (acceptance, positions) in zip(TEMPERATURES, shares, strict=True):
+        for i, temperature in enumerate(TEMPERATURES):
+            acceptance, positions = shares[i]
             length, predicted = predicted_speedup(engine, acceptance)
             measured = None
             if questions:
-                measured = measured_speedup(engine, temperature, questions, tokens, stop)
+                watch = part(len(TEMPERATURES) + i)
+                measured = measured_speedup(engine, temperature, questions, tokens, stop, watch)
             found.append(Worth(temperature, acceptance, positions, length, predicted, measured))
     return found

@@ -68,6 +68,8 @@ class Listener(Protocol):
 
     def trained(self, progress: Progress) -> None: ...
 
+    def evaluated(self, share: float) -> None: ...
+
 
 def check(order: Order) -> tuple[Header, Shape, Sources]:
     """Everything that can be wrong with an order, before anything is done. Raises
@@ -138,6 +140,7 @@ def distill(order: Order, stop: Callable[[], bool], listener: Listener) -> list[
         questions=order.questions,
         threads=order.threads,
         stop=stop,
+        report=listener.evaluated,
     )
 
 
