@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -115,6 +116,13 @@ def test_samples_are_what_the_target_says(answers: list[Sample], smollm2: Path) 
 
 
 def test_the_target_would_accept_itself(answers: list[Sample], smollm2: Path) -> None:
+    """Nearly always: written eight at a time and read in one go, some near-ties fall the other
+    way, and there are only some thirty positions. A draft a token behind gets little.
+    """
+    behind = [
+        replace(s, top_ids=np.roll(s.top_ids, 1, 0), top_logprobs=np.roll(s.top_logprobs, 1, 0))
+        for s in answers
+    ]
     for temperature in (0.0, 0.8):
         shares: list[float] = []
         acceptance, positions = held_out_acceptance(
@@ -123,7 +131,8 @@ def test_the_target_would_accept_itself(answers: list[Sample], smollm2: Path) ->
         assert shares == sorted(shares)
         assert 0 <= shares[0] <= shares[-1] <= 1
         assert positions == sum(len(s.top_ids) for s in split(answers)[1]) > 0
-        assert acceptance > 0.9
+        assert acceptance > 0.7
+        assert held_out_acceptance(smollm2, behind, temperature)[0] < 0.3
 
 
 def test_collecting_goes_on_with_the_next_prompt(smollm2: Path, tmp_path: Path) -> None:
